@@ -540,26 +540,19 @@ def _to_span(entry: dict[str, Any]) -> SpanStructure:
         entry["kind"],
         decoded(entry["decoded"]),
         parts=rows(entry["parts"], "int32", entry["part_axes"]),
-        probabilities=flat(entry["probabilities"], "float32"),
         alternatives=[(decoded(other["decoded"]), other["weight"]) for other in others],
         labels=None if labels is None else tuple(labels),
-        entity_probabilities=flat(entry["entity_probabilities"], "float32"),
         other_start=entry["other_start"],
         other_end=entry["other_end"],
-        given=flat(entry["given"], "bool"),
         counters=flat(entry["counters"], "float32"),
-        arc_labels=flat(entry["arc_labels"], "int32"),
         labelled_parts=rows(entry["labelled_parts"], "int32", 3),
-        labelled_probabilities=flat(entry["labelled_probabilities"], "float32"),
         alternative_labels=_known(others, "arc_labels", "int32"),
         alternative_probabilities=_known(others, "entity_probabilities", "float32"),
         possible=rows(entry["possible"], "int32", 3),
-        possible_probabilities=flat(entry["possible_probabilities"], "float32"),
-        min_confidence=entry["min_confidence"],
-        # Files of earlier versions do not have these columns.
+        # Files of earlier versions do not have all of these columns.
         entities_calibrated=bool(entry.get("entities_calibrated")),
-        whole_probability=entry.get("whole_probability"),
-        labelled_whole_probability=entry.get("labelled_whole_probability"),
+        **{name: entry.get(name) for name in _Spans.REALS},
+        **{name: flat(entry[name], dtype) for name, dtype in _Spans.FLAT},
     )
 
 

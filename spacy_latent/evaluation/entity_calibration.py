@@ -594,15 +594,3 @@ def _least_of_texts(
                 ]
                 scores.append(min(own))
     return scores
-
-
-__all__ = [
-    "Calibrated",
-    "EntityCalibration",
-    "Measured",
-    "calibrate",
-    "entity_components",
-    "measure",
-    "precise_threshold",
-    "set_precision",
-]

@@ -21,25 +21,13 @@ from spacy_latent.analysis.rationales import doc_of_words, mask_of
 from spacy_latent.evaluation.explained_predictions import (
     Category,
     Entity,
-    NoSuchEntity,
     choose,
     find_prediction,
     read,
 )
+from spacy_latent.evaluation.explained_predictions import NoSuchEntity as NoSuchEntity
 from spacy_latent.models.hidden_words import CLOSE, WordReaders, find_word_readers
 from spacy_latent.models.learned_mask import Scores, learn_mask, leave_one_out, shortest_prefix
-
-__all__ = [
-    "LEAST",
-    "LEAVE_ONE_OUT",
-    "MASK",
-    "RANDOM",
-    "Explanation",
-    "Faithfulness",
-    "NoSuchEntity",
-    "explain",
-    "faithfulness",
-]
 
 MASK, LEAVE_ONE_OUT, RANDOM = "mask", "leave-one-out", "random"
 # Digits of a weight on pages and in the terminal.

@@ -429,14 +429,3 @@ def _at_most(labelled: JudgedEntities, trees: JudgedEntities) -> JudgedEntities:
     """Return labelled trees with probabilities that are not above those of the same trees."""
     pairs = zip(labelled.probabilities, trees.probabilities)
     return replace(labelled, probabilities=[min(pair) for pair in pairs])
-
-
-__all__ = [
-    "CalibratedParses",
-    "FittedMap",
-    "FittedTemperature",
-    "ParseCalibration",
-    "calibrate",
-    "measure",
-    "precise_arcs",
-]

@@ -20,39 +20,18 @@ from torch import Tensor
 from spacy_latent.kernels.core.gpu_transfers import send, send_together
 from spacy_latent.kernels.spans.labelled_spans import LabelledSpans
 from spacy_latent.layers.span_features import SpanCells
-from spacy_latent.models.compatible_spans import TREES, crosses, most_compatible
-from spacy_latent.models.found_spans import (
-    FoundSpans,
-    LabelledSpan,
-    LikelySpans,
-    choose,
-    edit_spans,
-    find_spans,
-    memberships,
-)
+from spacy_latent.models.compatible_spans import TREES
+from spacy_latent.models.compatible_spans import crosses as crosses
+from spacy_latent.models.compatible_spans import most_compatible as most_compatible
+from spacy_latent.models.found_spans import FoundSpans as FoundSpans
+from spacy_latent.models.found_spans import LabelledSpan as LabelledSpan
+from spacy_latent.models.found_spans import LikelySpans as LikelySpans
+from spacy_latent.models.found_spans import choose as choose
+from spacy_latent.models.found_spans import edit_spans as edit_spans
+from spacy_latent.models.found_spans import find_spans as find_spans
 from spacy_latent.models.span_groups import Group
 from spacy_latent.models.tree_span_classifier import SpanScores, threads_of
 from spacy_latent.structures.copies import solve_copies
-
-__all__ = [
-    "FoundSpans",
-    "Gold",
-    "LabelledSpan",
-    "LikelySpans",
-    "Observed",
-    "choose",
-    "crosses",
-    "edit_spans",
-    "find_spans",
-    "fold_by_tensors",
-    "log_probabilities",
-    "loss_and_gradient",
-    "losses_and_gradient",
-    "losses_by_tensors",
-    "memberships",
-    "most_compatible",
-    "place_of",
-]
 
 # A span of a doc, start and end, with the classes that it may have.
 Observed = tuple[int, int, tuple[int, ...]]
