@@ -534,18 +534,8 @@ class _Run:
             name: structures.distribution(name, each, kind.name) for name, each in values.items()
         }
         order = list(dict.fromkeys([*structures.MEANINGS, *kind.meanings, *made]))
-        return {
-            name: Statistic(
-                mean=found.mean,
-                quartiles=list(found.quartiles),
-                low=found.low,
-                high=found.high,
-                histogram=list(found.histogram),
-                count=found.count,
-            )
-            for name, found in sorted(made.items(), key=lambda entry: order.index(entry[0]))
-            if found is not None
-        }
+        shown = [(name, found) for name, found in made.items() if found is not None]
+        return dict(sorted(shown, key=lambda entry: order.index(entry[0])))
 
 
 def _values(measure: Measure, counts: Sequence[np.ndarray]) -> list[float]:

@@ -12,6 +12,7 @@ from spacy.util import registry
 from thinc.api import Model, Optimizer
 
 from spacy_latent.analysis.progress import Progress, silent
+from spacy_latent.evaluation.findings import error, warning
 from spacy_latent.pipeline.diagnostic import Diagnostic
 from spacy_latent.pipeline.inspection import latent_components
 from spacy_latent.pipeline.training_settings import training_settings
@@ -195,8 +196,7 @@ def _judge(component: str, latent: Any, parts: Mapping[str, float]) -> Diagnosti
     )
     bad = [part for part, norm in parts.items() if not math.isfinite(norm)]
     if bad:
-        return Diagnostic(
-            "error",
+        return error(
             "not-finite",
             f"{component}: the gradient of its {', '.join(bad)} is not finite. Lower the "
             "learning rate or set training.optimizer.grad_clip.",
@@ -206,10 +206,9 @@ def _judge(component: str, latent: Any, parts: Mapping[str, float]) -> Diagnosti
         return None
     if not any(parts.values()):
         text = f"{component}: no gradient arrives. Nothing that is trained depends on it."
-        return Diagnostic("error", "no-gradient", text)
+        return error("no-gradient", text)
     if learns and scorer == 0.0:
-        return Diagnostic(
-            "error",
+        return error(
             "no-gradient-at-scorer",
             f"{component}: no gradient reaches the scorer, so the structure will not be "
             "learned. Take an estimator whose gradient is not zero for these scores, such "
@@ -217,8 +216,7 @@ def _judge(component: str, latent: Any, parts: Mapping[str, float]) -> Diagnosti
             "SparseMAP gives one structure all the weight, raise the temperature.",
         )
     if learns and scorer < FAINT * parts.get("composer", 0.0):
-        return Diagnostic(
-            "warning",
+        return warning(
             "faint-gradient",
             f"{component}: the scorer's gradient ({scorer:.1e}) is tiny beside the "
             f"composer's ({parts['composer']:.1e}). Raise scorer_learn_rate or the "

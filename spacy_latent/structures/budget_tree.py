@@ -18,6 +18,7 @@ from spacy_latent.errors import (
 )
 from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.kernels.core.gpu_transfers import fetch, send
+from spacy_latent.kernels.sparsemap.tree_prices import nearest_average
 from spacy_latent.structures import budget_search
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution
@@ -162,8 +163,6 @@ class BudgetTree(DependencyTree):
     def _by_prices(
         self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        from spacy_latent.kernels.sparsemap.tree_prices import nearest_average
-
         options = (self.max_modifiers, self.single_root, steps, tolerance)
         return self._solved(*nearest_average(scores, lengths, *options))
 
