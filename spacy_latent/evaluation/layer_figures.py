@@ -18,9 +18,10 @@ from spacy_latent.analysis.figures import LoneStructures, OtherModels, Statistic
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.evaluation.references import Spans
 from spacy_latent.kinds import Kind
-from spacy_latent.pipeline.inspection import Uncertainty, latent_components
+from spacy_latent.pipeline.inspection import latent_components
 
 if TYPE_CHECKING:
+    from spacy_latent.models.inspection import Uncertainty
     from spacy_latent.structures.base import Structure
 
 # Structures of shorter spans are nearly all alike.
@@ -30,7 +31,7 @@ LONG_ENOUGH = 4
 SEVERAL = math.log(1.5)
 
 # Uncertainty of each span of a doc, by the number of the doc; missing where it is not known.
-Known = Mapping[int, Sequence[Uncertainty]]
+Known = Mapping[int, Sequence["Uncertainty"]]
 
 
 def spans_of(examples: Sequence[Example], key: str) -> Spans:

@@ -236,14 +236,14 @@ class Problem:
         faces = self.projections.faces(self.penalty, FINISHING_ROUNDS)
         while True:
             found, normals, _ = self._fit(left, goals, everything, most)
-            before = int(faces.counts.sum())
+            before = int(faces.items.counts.sum())
             # Components that a face does not determine must be equal for all structures that tie.
             faces.pull_back(normals[: self.graphs.border])
             assert faces.row_sums is not None
             self.projections.supports = self.projections.supports._replace(
-                atoms=faces.atoms, inverses=faces.inverses, row_sums=faces.row_sums
+                atoms=faces.items.atoms, inverses=faces.inverses, row_sums=faces.row_sums
             )
-            if int(faces.counts.sum()) == before:
+            if int(faces.items.counts.sum()) == before:
                 return found
 
     def _fit(

@@ -8,6 +8,7 @@ import torch
 from spacy_latent.errors import InfeasibleError
 from spacy_latent.kernels.sparsemap import factor_active_set, logic_factors
 from spacy_latent.kernels.sparsemap.active_set import row_room
+from spacy_latent.kernels.sparsemap.faces import Items
 from spacy_latent.structures.encoded_graph import GraphBatch
 from spacy_latent.structures.faces import Faces
 
@@ -166,18 +167,11 @@ class Projections:
         """
         border = self.graphs.border
         atoms, counts, inverses, row_sums, _ = self.supports
-        return Faces(
-            self.graphs.starts,
-            # In the scale of the multipliers, whatever the penalty.
-            self.gradients[:border] * strength[self.graphs.edge_item[:border]],
-            atoms,
-            counts,
-            inverses,
-            np.arange(len(counts)) * atoms.shape[1] ** 2,
-            row_sums,
-            most,
-            self._ask_both,
-        )
+        # In the scale of the multipliers, whatever the penalty.
+        residuals = self.gradients[:border] * strength[self.graphs.edge_item[:border]]
+        items = Items(self.graphs.starts, residuals, atoms, counts)
+        offsets = np.arange(len(counts)) * atoms.shape[1] ** 2
+        return Faces(items, inverses, offsets, row_sums, most, self._ask_both)
 
     def _ask_both(self, which: np.ndarray, gradients: np.ndarray) -> np.ndarray:
         """Return the best atoms of the factors ``which`` under two gradients."""
