@@ -52,15 +52,13 @@ from spacy_latent.errors import LatentError, PartlyAnnotated, number_of, plural
 from spacy_latent.evaluation.calibration_examples import Examples, choose_component, examples_up_to
 from spacy_latent.evaluation.calibration_fit import (
     Gain,
-    ScoredDocs,
-    ScoreFit,
     choose_confidence,
-    feasible,
     folds_of,
     gain_of,
     left_out_confidences,
     surprise,
 )
+from spacy_latent.evaluation.score_fit import ScoredDocs, ScoreFit, feasible
 from spacy_latent.models.span_probabilities import SpanProbabilities
 from spacy_latent.pipeline.learnt_calibration import (
     EntityCalibration,
