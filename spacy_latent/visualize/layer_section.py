@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from spacy_latent.analysis import structures
 from spacy_latent.analysis.agreement import RANDOM
@@ -17,9 +16,10 @@ from spacy_latent.visualize.elements import Markup, join, tag
 MOST_RELATIONS = 60
 
 
-def table(header: Sequence[Any], rows: Sequence[Markup]) -> Markup:
+def table(header: Sequence[str | Sequence[str]], rows: Sequence[Markup]) -> Markup:
+    """Return a table; the header has titles, or titles with the classes of their cells."""
     cells = [
-        tag("th", entry[0], class_=entry[1]) if isinstance(entry, tuple) else tag("th", entry)
+        tag("th", entry) if isinstance(entry, str) else tag("th", entry[0], class_=entry[1])
         for entry in header
     ]
     return tag("table", tag("thead", tag("tr", cells)), tag("tbody", rows))
