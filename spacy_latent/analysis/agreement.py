@@ -221,17 +221,3 @@ complete_kind("heads", controls=_control_heads, comparable=own_heads, common=_co
 complete_kind("spans", controls=_control_brackets, common=_common_brackets)
 complete_kind("cells", controls=_control_links)
 complete_kind("tags", common=_common_by_place, agreement=tag_information)
-
-
-__all__ = [
-    "NEAREST",
-    "RANDOM",
-    "TREE_CONTROLS",
-    "agreement",
-    "common_parts",
-    "head_words",
-    "nearest_head_word",
-    "own_heads",
-    "reference_brackets",
-    "tag_information",
-]

@@ -6,15 +6,14 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from spacy.scorer import Scorer
+from spacy.tokens import Doc
+from spacy.training import Example
 
 from spacy_latent.analysis.scores import ExampleScorer, Scores
-
-if TYPE_CHECKING:
-    from spacy.tokens import Doc
-    from spacy.training import Example
 
 # Names that reference alignments are annotated under.
 SURE, POSSIBLE = "sure", "possible"
@@ -228,8 +227,6 @@ def _score_pairs(
     multi_label: bool,
     **options: Any,
 ) -> Scores:
-    from spacy.scorer import Scorer
-
     examples = list(examples)
     scores = Scorer.score_cats(examples, "cats", multi_label=multi_label, **options)
     return {**scores, **align(examples)}

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from spacy.attrs import IS_SPACE, SENT_START
+from spacy.training import Example
 
 from spacy_latent.analysis.calibration import JudgedEntities
 from spacy_latent.annotations.heads import known_heads
 from spacy_latent.annotations.span_structure import probability_of_parts
-
-if TYPE_CHECKING:
-    from spacy.training import Example
 
 ARC, LABELLED_ARC = "arc", "labelled arc"
 TREE, LABELLED_TREE = "tree", "labelled tree"
@@ -127,11 +125,7 @@ class TreeJudge:
             if not known:
                 found.unannotated += words > 0
                 continue
-            found.probabilities.append(probability)
-            found.correct.append(sentence and all(each))
-            found.labels.append("")
-            found.texts.append(text)
-            found.lengths.append(words)
+            found.add(probability, sentence and all(each), text, length=words)
             found.gold += 1
         return known
 
@@ -177,11 +171,8 @@ def judged_arcs(examples: Iterable[Example], component: str) -> dict[str, Judged
                     (labelled, both.get((head, m + 1, place), 0.0), with_label),
                 )
                 for found, probability, is_right in rows:
-                    found.probabilities.append(probability)
-                    found.correct.append(is_right)
-                    found.labels.append(label)
-                    found.texts.append(number)
-                    found.lengths.append(abs(head - m - 1) if head else 0)
+                    distance = abs(head - m - 1) if head else 0
+                    found.add(probability, is_right, number, label, distance)
             whole = span.whole_probability, span.labelled_whole_probability
             if whole[0] is None or whole[1] is None:
                 lacking = True

@@ -10,17 +10,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from spacy.training import Example
 
 from spacy_latent.analysis.task import intervals
 from spacy_latent.analysis.trees import Heads
 from spacy_latent.annotations.heads import known_heads
 from spacy_latent.errors import LatentError, number_of
-
-if TYPE_CHECKING:
-    from spacy.training import Example
 
 # Labels that spaCy's scorer of dependencies leaves out.
 PUNCTUATION = ("p", "punct")

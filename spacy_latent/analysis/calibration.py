@@ -6,18 +6,17 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from spacy.scorer import get_ner_prf
+from spacy.training import Example
 
 from spacy_latent.analysis.label_sets import asked_alone
 from spacy_latent.analysis.scores import ExampleScorer, Scores
 from spacy_latent.analysis.task import confidence_interval
 from spacy_latent.annotations import annotated_labels
 from spacy_latent.errors import LatentError, LatentWarning, number_of
-
-if TYPE_CHECKING:
-    from spacy.training import Example
 
 # Number of draws of outcomes for the calibration error by chance.
 DRAWS = 1000
@@ -143,6 +142,16 @@ class JudgedEntities:
     lengths: list[int] = field(default_factory=list)
     by_document: bool = False
 
+    def add(
+        self, probability: float, right: bool, text: int, label: str = "", length: int | None = None
+    ) -> None:
+        self.probabilities.append(probability)
+        self.correct.append(right)
+        self.texts.append(text)
+        self.labels.append(label)
+        if length is not None:
+            self.lengths.append(length)
+
 
 def judged_entities(
     examples: Iterable[Example], component: str = "crf_ner"
@@ -186,10 +195,7 @@ def judged_entities(
             ):
                 found.unannotated += 1
             elif entity.probability is not None:
-                found.probabilities.append(entity.probability)
-                found.correct.append(right)
-                found.labels.append(entity.label)
-                found.texts.append(number)
+                found.add(entity.probability, right, number, entity.label)
     found.outside_known = outside or not missing
     return found
 
@@ -493,8 +499,6 @@ def build_entity_scorer_v1(component: str = "crf_ner", bins: int = 10) -> Exampl
     """
 
     def score(examples: Iterable[Example], **kwargs: object) -> Scores:
-        from spacy.scorer import get_ner_prf
-
         examples = list(examples)
         found = get_ner_prf([asked_alone(example) for example in examples], **kwargs)
         docs = [example.predicted for example in examples if len(example.predicted)]

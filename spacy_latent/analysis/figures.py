@@ -188,7 +188,7 @@ class Statistic:
     """
 
     mean: float
-    quartiles: list[float]
+    quartiles: tuple[float, float, float]
     low: float
     high: float
     histogram: list[int]

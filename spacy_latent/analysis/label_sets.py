@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+from spacy.pipeline.spancat import spancat_score
+from spacy.scorer import get_ner_prf
+from spacy.training import Example
 
 from spacy_latent.analysis.scores import ExampleScorer, Scores
 from spacy_latent.annotations import annotated_labels
-
-if TYPE_CHECKING:
-    from spacy.training import Example
 
 
 def asked_alone(example: Example, key: str | None = None) -> Example:
@@ -22,8 +22,6 @@ def asked_alone(example: Example, key: str | None = None) -> Example:
     Args:
         key: name of the group of spans, in prediction and reference; None for entities.
     """
-    from spacy.training import Example
-
     asked = annotated_labels(example.reference)
     if asked is None:
         return example
@@ -52,9 +50,6 @@ def build_label_set_scorer_v1(spans_key: str | None = None) -> ExampleScorer:
     """
 
     def score(examples: Iterable[Example], **kwargs: object) -> Scores:
-        from spacy.pipeline.spancat import spancat_score
-        from spacy.scorer import get_ner_prf
-
         if spans_key is None:
             return get_ner_prf([asked_alone(example) for example in examples], **kwargs)
         # A component gives its own settings to its scorer, spans_key among them.

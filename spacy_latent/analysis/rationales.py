@@ -9,19 +9,16 @@ import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+from spacy.language import Language
 from spacy.tokens import Doc, Span
+from spacy.training import Example
 
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.scores import ExampleScorer, Scores
 from spacy_latent.annotations import runs
 from spacy_latent.errors import LatentError, number_of
-
-if TYPE_CHECKING:
-    from spacy.language import Language
-    from spacy.training import Example
 
 KEY = "rationale"
 # An overlap of spans that counts as a match (DeYoung et al. 2020, section 4.1).
@@ -269,8 +266,6 @@ def report(
     Raises:
         LatentError: if the pipeline writes no ``doc.spans[spans_key]``.
     """
-    from spacy.training import Example
-
     kept = [doc for doc in references if len(doc)]
     stream = nlp.pipe([_unread(nlp, doc) for doc in kept])
     predicted = list(progress(stream, "Rationales", len(kept)))

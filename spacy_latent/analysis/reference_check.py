@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from spacy.language import Language
 from spacy.tokens import Doc
-
-if TYPE_CHECKING:
-    from spacy.language import Language
-    from spacy.training import Example
+from spacy.training import Example
 
 # Largest number of unknown labels that a remark names.
 NAMED = 10

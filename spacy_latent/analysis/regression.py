@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
+from spacy.training import Example
 
 from spacy_latent.analysis.scores import ExampleScorer, Scores
-
-if TYPE_CHECKING:
-    from spacy.training import Example
 
 
 def score_regression(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+from spacy.training import Example
 
 from spacy_latent.analysis.calibration import JudgedEntities
 from spacy_latent.annotations import annotated_labels
-
-if TYPE_CHECKING:
-    from spacy.training import Example
 
 SPAN, SET_OF_SPANS = "span", "whole set"
 # First token, token after the last, and label.
@@ -62,11 +60,7 @@ class SpanJudge:
                 found.unannotated += 1
                 continue
             predicted.add(place)
-            found.probabilities.append(confidence)
-            found.correct.append(place in right)
-            found.labels.append(label)
-            found.texts.append(text)
-            found.lengths.append(end - start)
+            found.add(confidence, place in right, text, label, end - start)
         is_judged = is_annotated and asked is None
         # Spans that the tokens of the predicted doc cannot form are missing in any set.
         places = {(span.start, span.end, span.label_) for span in gold}

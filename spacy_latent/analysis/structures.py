@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from spacy_latent.analysis.figures import Statistic
 from spacy_latent.analysis.trees import tree_statistics
 from spacy_latent.analysis.yields import without_cycles
 from spacy_latent.annotations import SpanStructure
@@ -243,29 +243,12 @@ complete_kind("phrases", statistics=_phrases)
 complete_kind("cells", statistics=_cells)
 
 
-@dataclass(frozen=True)
-class Distribution:
-    """Distribution of one number over many structures.
-
-    Attributes:
-        histogram: counts in equal bins from ``low`` to ``high``.
-    """
-
-    name: str
-    count: int
-    mean: float
-    quartiles: tuple[float, float, float]
-    low: float
-    high: float
-    histogram: tuple[int, ...]
-
-
 BINS = 16
 
 
 def distribution(
     name: str, values: Sequence[float] | np.ndarray, kind: str = PARTS
-) -> Distribution | None:
+) -> Statistic | None:
     """Return the distribution of a number, None if no value is finite."""
     array = np.asarray(values, dtype="float64")
     array = array[np.isfinite(array)]
@@ -276,15 +259,8 @@ def distribution(
         low, high = 0.0, max(1.0, high)
     counts, _ = np.histogram(array, BINS, (low, high if high > low else low + 1.0))
     first, middle, third = (float(q) for q in np.quantile(array, [0.25, 0.5, 0.75]))
-    return Distribution(
-        name,
-        len(array),
-        float(array.mean()),
-        (first, middle, third),
-        low,
-        high,
-        tuple(int(count) for count in counts),
-    )
+    mean, histogram = float(array.mean()), [int(count) for count in counts]
+    return Statistic(mean, (first, middle, third), low, high, histogram, len(array))
 
 
 BLOCKS = "▁▂▃▄▅▆▇█"

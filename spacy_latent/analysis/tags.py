@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+from spacy.training import Example
 
 from spacy_latent.analysis.scores import ExampleScorer, Scores
-
-if TYPE_CHECKING:
-    from spacy.training import Example
 
 
 def score_tags(examples: Iterable[Example], **options: object) -> Scores:

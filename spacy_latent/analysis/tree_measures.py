@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
+from spacy.training import Example
 
 from spacy_latent.analysis.attachment import (
     PUNCTUATION,
@@ -29,9 +30,6 @@ from spacy_latent.analysis.attachment import (
 from spacy_latent.analysis.task import Value, accuracy, f_score, intervals
 from spacy_latent.analysis.trees import Brackets, Heads
 from spacy_latent.analysis.yields import compare_yields, without_cycles
-
-if TYPE_CHECKING:
-    from spacy.training import Example
 
 # Function that returns the score of summed counts.
 TREE_MEASURES: dict[str, Value] = {

@@ -34,6 +34,8 @@ ARRAYS = (
     {"labelled_parts": "int32", "labelled_probabilities": "float32"},
     {"possible": "int32", "possible_probabilities": "float32"},
 )
+# Fields that a record holds as they are, or lacks if they are None.
+AS_THEY_ARE = (*(name for each in ARRAYS for name in each), "given", "min_confidence", *WHOLE)
 
 
 def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
@@ -133,25 +135,14 @@ def _structure_of(
         record["structure"],
         record["kind"],
         record["decoded"],
-        parts=record.get("parts"),
-        probabilities=record.get("probabilities"),
         alternatives=[(decoded, weight) for decoded, weight in record.get("alternatives", [])],
         labels=tuple(record["labels"]) if "labels" in record else None,
-        entity_probabilities=record.get("entity_probabilities"),
         other_start=other_start,
         other_end=other_end,
-        given=record.get("given"),
-        counters=record.get("counters"),
-        arc_labels=record.get("arc_labels"),
-        labelled_parts=record.get("labelled_parts"),
-        labelled_probabilities=record.get("labelled_probabilities"),
         alternative_labels=list(record.get("alternative_labels", [])),
         alternative_probabilities=list(record.get("alternative_probabilities", [])),
-        possible=record.get("possible"),
-        possible_probabilities=record.get("possible_probabilities"),
-        min_confidence=record.get("min_confidence"),
         entities_calibrated=record.get("entities_calibrated", False),
-        **{name: record.get(name) for name in WHOLE},
+        **{name: record.get(name) for name in AS_THEY_ARE},
     )
 
 

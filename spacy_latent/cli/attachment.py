@@ -11,7 +11,7 @@ import typer
 from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, GpuId, Metrics, Models
 from spacy_latent.cli.output import check_output, write_json
-from spacy_latent.cli.pipelines import import_code, use_gpu
+from spacy_latent.cli.pipelines import import_code, is_installed, load, trained_name, use_gpu
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -48,7 +48,6 @@ def main(
     Also reports measures that do not depend on a convention for heads. The control trees use no
     model.
     """
-    from spacy_latent.cli.pipelines import is_installed, load, trained_name
     from spacy_latent.cli.progress import progress
 
     check_output(metrics)

@@ -10,7 +10,7 @@ import typer
 
 from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, FiguresAsJson, GpuId, Limit
-from spacy_latent.cli.pipelines import prepare
+from spacy_latent.cli.pipelines import is_installed, load, prepare, short_name
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.figures import OtherScore, Score
@@ -78,7 +78,6 @@ def main(
     """
     import srsly
 
-    from spacy_latent.cli.pipelines import is_installed, short_name
     from spacy_latent.corpora.text_files import read_text
 
     pipelines = [path.is_dir() or is_installed(path) for path in files]
@@ -127,7 +126,6 @@ def _compare_pipelines(
 
     from spacy_latent.cli.corpus import read_counted
     from spacy_latent.cli.figures import print_remarks, to_json
-    from spacy_latent.cli.pipelines import load, short_name
     from spacy_latent.cli.progress import progress
     from spacy_latent.evaluation.assessment import assess
     from spacy_latent.pipeline.inspection import choose_components

@@ -327,27 +327,34 @@ def _of_json(nlp: Language, path: Path, group_by: str) -> Iterator[Example | Non
                 user_data[group_by] = name
             yield line.example
     finally:
-        if rejected:
-            warn(
-                f"Left out of {path}: {number_of(len(rejected), 'line')} with the answer reject or "
-                f"ignore, first {rejected[0]}"
-            )
-        if partial:
-            warn(
-                f"Left out of {path}: {number_of(len(partial), 'line')} in which a single span was "
-                f"accepted or rejected, as in Prodigy's ner.teach (_is_binary), first {partial[0]}",
-                "They do not say which other entities a text has, and so cannot judge what was "
-                "found in it. Annotate whole texts, as with ner.correct. Training can use these "
-                "lines: see 'Accepted and rejected' in docs/incomplete_annotation.md.",
-            )
-        if misaligned:
-            count = len(misaligned)
-            warn(
-                f"{number_of(count, 'span')} of {path} {'does' if count == 1 else 'do'} not begin "
-                f"and end where tokens do, first {misaligned[0]}",
-                "As entities, their tokens count as not annotated; in groups of spans they are "
-                "missing.",
-            )
+        _tell_left_out(path, rejected, partial, misaligned)
+
+
+def _tell_left_out(
+    path: Path, rejected: list[str], partial: list[str], misaligned: list[str]
+) -> None:
+    """Warn of lines without a complete annotation, and of spans that are not those of tokens."""
+    if rejected:
+        warn(
+            f"Left out of {path}: {number_of(len(rejected), 'line')} with the answer reject or "
+            f"ignore, first {rejected[0]}"
+        )
+    if partial:
+        warn(
+            f"Left out of {path}: {number_of(len(partial), 'line')} in which a single span was "
+            f"accepted or rejected, as in Prodigy's ner.teach (_is_binary), first {partial[0]}",
+            "They do not say which other entities a text has, and so cannot judge what was "
+            "found in it. Annotate whole texts, as with ner.correct. Training can use these "
+            "lines: see 'Accepted and rejected' in docs/incomplete_annotation.md.",
+        )
+    if misaligned:
+        count = len(misaligned)
+        warn(
+            f"{number_of(count, 'span')} of {path} {'does' if count == 1 else 'do'} not begin "
+            f"and end where tokens do, first {misaligned[0]}",
+            "As entities, their tokens count as not annotated; in groups of spans they are "
+            "missing.",
+        )
 
 
 def _by_config(nlp: Language, path: Path, group_by: str) -> Iterator[Example | None]:

@@ -54,40 +54,11 @@ def debug_cli(
 
     from spacy_latent.analysis.figures import plain
     from spacy_latent.cli.config_errors import config_overrides
-    from spacy_latent.cli.training_corpus import development_mistakes, training_examples
-    from spacy_latent.evaluation.diagnosis import describe
-    from spacy_latent.evaluation.mistakes import find_traps
-    from spacy_latent.pipeline.diagnostic import Diagnostic
-    from spacy_latent.pipeline.inspection import choose_components
 
     with failing("This cannot work"):
         prepare(code, gpu_id)
         overrides = config_overrides(context.args)
-        of_settings: list[Diagnostic] = []
-        sourced: list[str] = []
-        is_new = not source.is_dir()
-        if is_new:
-            nlp, sourced, of_settings = read_config(source, overrides)
-        else:
-            nlp = load(str(source))
-        choose_components(nlp, None, annotating=True)
-        examples, why, level = training_examples(nlp, corpus, count)
-        if is_new:
-            initialize(nlp, sourced, examples, why)
-        layers = describe(nlp)
-        diagnostics = find_traps(nlp, examples) + of_settings
-        norms: dict[str, dict[str, float]] = {}
-        if not examples:
-            # The training corpus of a trained pipeline may be missing.
-            level = level if is_new else "note"
-            diagnostics.append(
-                Diagnostic(level, "no-gradients", f"Gradients were not checked: {why}")
-            )
-        elif not has_error(diagnostics):
-            norms, more = gradients(nlp, examples, steps)
-            diagnostics = more + diagnostics
-        if is_new and corpus is None:
-            diagnostics += development_mistakes(nlp, compare=bool(examples))
+        layers, norms, diagnostics = examine(source, overrides, corpus, count, steps)
     if as_json:
         found = {"layers": layers, "gradients": norms, "findings": [vars(f) for f in diagnostics]}
         print(srsly.json_dumps(plain(found)))
@@ -97,6 +68,46 @@ def debug_cli(
         print_diagnostics(diagnostics)
     if has_error(diagnostics):
         raise typer.Exit(1)
+
+
+def examine(
+    source: Path, overrides: dict[str, Any], corpus: str | None, count: int, steps: int
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, float]], list[Diagnostic]]:
+    """Build or load a pipeline and look for what will not learn; for the arguments see above.
+
+    Returns:
+        The parts of the latent layers, the norms of the gradients, and the findings.
+    """
+    from spacy_latent.cli.training_corpus import development_mistakes, training_examples
+    from spacy_latent.evaluation.diagnosis import describe
+    from spacy_latent.evaluation.mistakes import find_traps
+    from spacy_latent.pipeline.diagnostic import Diagnostic
+    from spacy_latent.pipeline.inspection import choose_components
+
+    of_settings: list[Diagnostic] = []
+    sourced: list[str] = []
+    is_new = not source.is_dir()
+    if is_new:
+        nlp, sourced, of_settings = read_config(source, overrides)
+    else:
+        nlp = load(str(source))
+    choose_components(nlp, None, annotating=True)
+    examples, why, level = training_examples(nlp, corpus, count)
+    if is_new:
+        initialize(nlp, sourced, examples, why)
+    layers = describe(nlp)
+    diagnostics = find_traps(nlp, examples) + of_settings
+    norms: dict[str, dict[str, float]] = {}
+    if not examples:
+        # The training corpus of a trained pipeline may be missing.
+        level = level if is_new else "note"
+        diagnostics.append(Diagnostic(level, "no-gradients", f"Gradients were not checked: {why}"))
+    elif not has_error(diagnostics):
+        norms, more = gradients(nlp, examples, steps)
+        diagnostics = more + diagnostics
+    if is_new and corpus is None:
+        diagnostics += development_mistakes(nlp, compare=bool(examples))
+    return layers, norms, diagnostics
 
 
 def has_error(diagnostics: list[Diagnostic]) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from spacy_latent.characters import escaped_lines
-from spacy_latent.cli.corpus import STDIN
+from spacy_latent.cli.corpus import STDIN, lines_of_stdin, typed_text
 from spacy_latent.cli.messages import failing, msg
 from spacy_latent.cli.options import Code, GpuId, Model, Text, TextsAsJson
 from spacy_latent.cli.output import check_output, write_page
@@ -66,7 +66,6 @@ def explain_cli(
     """
     import srsly
 
-    from spacy_latent.cli.corpus import lines_of_stdin, typed_text
     from spacy_latent.cli.progress import progress
     from spacy_latent.evaluation.explanation import NoSuchEntity, explain
 

@@ -112,13 +112,18 @@ def incomplete_cli(
     with finished_first():
         # User data only if there are any, because spaCy takes milliseconds per doc to read them.
         DocBin(docs=made, store_user_data=any(doc.user_data for doc in made)).to_disk(output)
-    entities = sum(len(doc.ents) for doc in made)
-    counts = [number_of(len(made), "text"), number_of(entities, "entity", ",")]
-    if spans := sum(len(group) for doc in made for group in doc.spans.values()):
-        counts.append(f"{number_of(spans, 'span', ',')} in doc.spans")
-    msg.good(f"{output}: {', '.join(counts)}")
+    msg.good(f"{output}: {size_of(made)}")
     if not as_if_complete:
         print_settings(settings)
+
+
+def size_of(docs: list[Doc]) -> str:
+    """Return the numbers of texts and annotations in words."""
+    entities = sum(len(doc.ents) for doc in docs)
+    counts = [number_of(len(docs), "text"), number_of(entities, "entity", ",")]
+    if spans := sum(len(group) for doc in docs for group in doc.spans.values()):
+        counts.append(f"{number_of(spans, 'span', ',')} in doc.spans")
+    return ", ".join(counts)
 
 
 def print_settings(settings: dict[str, Any]) -> None:

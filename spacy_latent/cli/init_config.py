@@ -24,6 +24,7 @@ from spacy_latent.cli.replaced_components import (
     with_rationale,
     with_replacement,
 )
+from spacy_latent.corpora.text_files import lines_of, read_text
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -123,8 +124,6 @@ def init_cli(
     """
     from confection import ConfigValidationError
     from thinc.api import Config
-
-    from spacy_latent.corpora.text_files import lines_of, read_text
 
     import_code(code)
     check_files(config, output, force)

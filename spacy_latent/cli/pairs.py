@@ -11,7 +11,7 @@ import typer
 from spacy_latent.cli.messages import fail, msg, warn
 from spacy_latent.cli.options import Code, GpuId, Metrics, Models
 from spacy_latent.cli.output import check_output, write_json
-from spacy_latent.cli.pipelines import prepare
+from spacy_latent.cli.pipelines import is_installed, load, prepare, trained_name
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
     from spacy_latent.analysis.reference_check import in_words, unknown_labels
     from spacy_latent.analysis.task import best_category
     from spacy_latent.cli.corpus import field_hint
-    from spacy_latent.cli.pipelines import load, trained_name
     from spacy_latent.cli.progress import progress
     from spacy_latent.corpora.text_pairs import NoSuchField, missing_labels, read_text_pairs_v1
 
@@ -165,7 +164,6 @@ def main(
     that --beside names. Fields that are not named are those of the reader in the pipeline's config,
     or else text_a, text_b and label.
     """
-    from spacy_latent.cli.pipelines import is_installed
     from spacy_latent.corpora.text_pairs import NoSuchField
 
     check_output(metrics)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spacy_latent.cli.corpus import FROM_A_TABLE, STDIN
+from spacy_latent.cli.corpus import FROM_A_TABLE, STDIN, lines_of_stdin
 from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Component, GpuId, Model
 from spacy_latent.cli.output import check_output, print_document, write_page
 from spacy_latent.cli.pipelines import annotated, load, not_calibrated, prepare
+from spacy_latent.corpora.text_files import json_lines, opened
 from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
@@ -311,8 +312,6 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
     """
     from spacy.tokens import Doc, DocBin
 
-    from spacy_latent.cli.corpus import lines_of_stdin
-    from spacy_latent.corpora.text_files import opened
     from spacy_latent.corpora.text_pairs import (
         WITH_FIELDS,
         NoSuchField,
@@ -358,7 +357,6 @@ def _inputs_of_json(nlp: Language, path: Path, keys: list[str]) -> Iterator[tupl
 
     from spacy_latent.corpora.annotated_lines import words_of
     from spacy_latent.corpora.categories import read_categories
-    from spacy_latent.corpora.text_files import json_lines
 
     for i, entry in json_lines(path):
         text = entry.get(keys[0]) if isinstance(entry, dict) else None

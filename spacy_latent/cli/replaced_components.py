@@ -65,8 +65,6 @@ SELECTOR: Block = {
     "maxout_pieces": 3,
     "subword_features": True,
 }
-
-
 TOO_SURE = (
     "As trained, its probabilities are too high. Fit them to annotated text that training has not "
     "seen: spacy latent calibrate."

@@ -14,7 +14,7 @@ import typer
 from spacy_latent.cli.demo import EXPRESSION, carried_pipeline
 from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, GpuId
-from spacy_latent.cli.pipelines import prepare
+from spacy_latent.cli.pipelines import load, prepare
 from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
@@ -88,19 +88,8 @@ def serve_cli(
 
     You can forbid or force a part and see how the prediction changes. Nothing leaves this machine.
     """
-    if host in EVERYWHERE and not allow_host:
-        fail(
-            f"Which names are answered to, where {host!r} listens everywhere?",
-            "Name them with --allow-host, such as that of this machine. The page has no password.",
-        )
-    try:
-        import starlette  # noqa: F401
-        import uvicorn
-    except ImportError as error:
-        fail(
-            f"{error.name} is not installed",
-            "Install what the page needs with: pip install 'spacy-latent[serve]'",
-        )
+    uvicorn = import_server()
+    check_names(host, allow_host or [])
     with carried_pipeline() if model is None else nullcontext() as carried:
         application, names = application_of(
             str(carried) if model is None else model,
@@ -119,9 +108,7 @@ def serve_cli(
     listening = listen(host, port)
     if host not in (LOCAL, "localhost", "::1"):
         msg.warn("Whoever reaches this machine can open the page: it has no password.")
-    shown = f"[{host}]" if ":" in host else host
-    if host in EVERYWHERE:
-        shown = (allow_host or [LOCAL])[0]
+    shown = (allow_host or [LOCAL])[0] if host in EVERYWHERE else in_brackets(host)
     msg.good(f"{', '.join(names)}: http://{shown}:{listening.getsockname()[1]} (Ctrl+C ends it)")
     uvicorn.Server(uvicorn.Config(application, **SERVER)).run(sockets=[listening])
 
@@ -145,6 +132,7 @@ def application_of(
     from spacy_latent.visualize.server import LOCAL as LOCAL_NAMES
     from spacy_latent.visualize.server import make_application
 
+    check_names(host, allow_host)
     prepare(code, gpu_id)
     # MODEL is the last step, and may also be in the directory of checkpoints.
     earlier = [one for one in steps_of(checkpoints) if Path(one).resolve() != Path(model).resolve()]
@@ -154,12 +142,6 @@ def application_of(
             f"{len(places)} pipelines are too many to hold at once",
             f"Give at most {MOST_STEPS - 1} checkpoints.",
         )
-    for name in allow_host:
-        if re.search(r"[/\s]|^[^\[].*:|\]:", name):
-            fail(
-                f"--allow-host is {name!r}",
-                "Give a name or an address, without port or http://, one of IPv6 in brackets.",
-            )
     limits = Limits(tokens=max_tokens, seconds=timeout, characters=max_tokens * 20)
     every = [*places, *([beside] if beside else [])]
     names = names_of(every)
@@ -168,9 +150,42 @@ def application_of(
     other = explorers[len(places)] if beside else None
     hosts = [*LOCAL_NAMES, *map(str.lower, allow_host)]
     if host not in EVERYWHERE:
-        hosts.append(f"[{host}]" if ":" in host else host)
+        hosts.append(in_brackets(host))
     example = text or example_for(explorers[0])
     return make_application(steps, other, hosts=hosts, example=example), names
+
+
+def import_server() -> Any:
+    """Return the module of the server, or exit with an error if the page cannot be served."""
+    try:
+        import starlette  # noqa: F401
+        import uvicorn
+    except ImportError as error:
+        fail(
+            f"{error.name} is not installed",
+            "Install what the page needs with: pip install 'spacy-latent[serve]'",
+        )
+    return uvicorn
+
+
+def check_names(host: str, allow_host: Sequence[str]) -> None:
+    """Exit with an error for names of the page that are missing, or could not match."""
+    if host in EVERYWHERE and not allow_host:
+        fail(
+            f"Which names are answered to, where {host!r} listens everywhere?",
+            "Name them with --allow-host, such as that of this machine. The page has no password.",
+        )
+    for name in allow_host:
+        if re.search(r"[/\s]|^[^\[].*:|\]:", name):
+            fail(
+                f"--allow-host is {name!r}",
+                "Give a name or an address, without port or http://, one of IPv6 in brackets.",
+            )
+
+
+def in_brackets(host: str) -> str:
+    """Return a host as addresses of pages have it, in brackets if it is one of IPv6."""
+    return f"[{host}]" if ":" in host else host
 
 
 def example_for(explorer: Explorer) -> list[str]:
@@ -215,7 +230,6 @@ def explorers_of(
 
 
 def explorer_of(place: str, name: str, alternatives: int, limits: Limits) -> Explorer:
-    from spacy_latent.cli.pipelines import load
     from spacy_latent.pipeline.inspection import choose_components, reads_pairs
     from spacy_latent.visualize.explorer import Explorer
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spacy_latent.cli.corpus import STDIN
+from spacy_latent.cli.corpus import STDIN, lines_of_stdin, typed_text
 from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, Component, GpuId, Model, Text, TextsAsJson
 from spacy_latent.cli.output import check_output, write_page
@@ -48,7 +48,6 @@ def show_cli(
     gpu_id: GpuId = -1,
 ) -> None:
     """Show the latent structures of a text: in the terminal, as JSON, or drawn on an HTML page."""
-    from spacy_latent.cli.corpus import lines_of_stdin, typed_text
     from spacy_latent.corpora.text_pairs import make_pair_doc
 
     check_output(html)

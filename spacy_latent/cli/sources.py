@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from wasabi import msg
@@ -75,21 +75,20 @@ def sources_cli(
     if as_json:
         print(srsly.json_dumps(plain(rows)))
         return
-    named = ("source",) if totals else ("source", "label")
     for name, each in rows.items():
         msg.divider(name)
-        table = [
-            (
-                *(row[key] for key in named),
-                _percent(row["precision"]),
-                _percent(row["recall"]),
-                f"{row['tokens']:,.0f}",
-            )
-            for row in each
-        ]
-        header = (*named, "precision", "recall", "tokens")
-        aligns = (*("l" for _ in named), "r", "r", "r")
-        msg.table(table, header=header, divider=True, aligns=aligns)
+        print_table(each, ("source",) if totals else ("source", "label"))
+
+
+def print_table(rows: list[dict[str, Any]], named: tuple[str, ...]) -> None:
+    """Print a row for each source, or for each of its labels, with their names first."""
+    table = []
+    for row in rows:
+        shares = (_percent(row[key]) for key in ("precision", "recall"))
+        table.append((*(row[key] for key in named), *shares, f"{row['tokens']:,.0f}"))
+    header = (*named, "precision", "recall", "tokens")
+    aligns = (*("l" for _ in named), "r", "r", "r")
+    msg.table(table, header=header, divider=True, aligns=aligns)
 
 
 def _drawn(found: dict[str, list[SourceReliability]]) -> str:

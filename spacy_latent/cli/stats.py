@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from spacy_latent.cli.corpus import STDIN
+from spacy_latent.cli.corpus import STDIN, read_counted
 from spacy_latent.cli.figures import print_remarks, print_verdicts, to_json
 from spacy_latent.cli.messages import failing, msg
 from spacy_latent.cli.options import Code, Component, FiguresAsJson, GpuId, Ignore, Limit, Model
@@ -45,7 +45,6 @@ def stats_cli(
     """Print statistics of the structures of a corpus, with small histograms."""
     import srsly
 
-    from spacy_latent.cli.corpus import read_counted
     from spacy_latent.evaluation.assessment import assess
     from spacy_latent.pipeline.inspection import choose_components
 

@@ -38,10 +38,6 @@ def sweep_cli(
     The table has means and deviations. Settings for all trainings are given as in spacy train:
     --training.max_steps 100.
     """
-    import hashlib
-
-    import srsly
-
     from spacy_latent.cli.config_errors import config_overrides
     from spacy_latent.corpora.text_files import read_text
     from spacy_latent.distributed.sweep import (
@@ -73,8 +69,7 @@ def sweep_cli(
         values = read_grid(grid)
         cells = cells_of(values, seeds)
         refuse_unread(config, overrides, values)
-        whole = text + srsly.json_dumps([values, overrides])
-        identity = hashlib.sha256(whole.encode()).hexdigest()[:16]
+        identity = identity_of(text, values, overrides)
         train = spacy_train(config, output, overrides, arguments)
         sweep(cells, study, train, identity=identity, progress=msg.text)
         rows = table(open_study(study, identity, cells), cells)
@@ -83,6 +78,16 @@ def sweep_cli(
     msg.good(f"The table is in {as_json} and {as_markdown}, the pipelines in {output}")
     if failed := sum(row["failed"] for row in rows):
         fail(f"{failed} of {number_of(len(cells), 'training')} failed; why is in their log.txt")
+
+
+def identity_of(config: str, *settings: object) -> str:
+    """Return a digest of a config and its settings, which tells one study from another."""
+    import hashlib
+
+    import srsly
+
+    whole = config + srsly.json_dumps(settings)
+    return hashlib.sha256(whole.encode()).hexdigest()[:16]
 
 
 def refuse_unread(config: Path, overrides: dict[str, Any], values: Mapping[str, Any]) -> None:

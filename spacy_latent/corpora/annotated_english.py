@@ -13,7 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from spacy.tokens import Doc, Span
 
 from spacy_latent.annotations import name_document
 from spacy_latent.corpora import english_web_treebank, universal_entities
@@ -23,9 +24,6 @@ from spacy_latent.corpora.iob import Sentence, read_iob
 from spacy_latent.corpora.sources import read_source
 from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import number_of
-
-if TYPE_CHECKING:
-    from spacy.tokens import Doc
 
 SENTENCES = 10
 SHARES = 20
@@ -52,8 +50,6 @@ def set_entities(doc: Doc, tokens: list[str], tags: list[str]) -> None:
     They stay missing if the two corpora disagree about its tokens, since Universal NER was made on
     an older version of the treebank.
     """
-    from spacy.tokens import Doc, Span
-
     if tokens == [token.text for token in doc]:
         named = Doc(doc.vocab, words=tokens, ents=tags).ents
         doc.set_ents([Span(doc, one.start, one.end, one.label) for one in named])
@@ -61,8 +57,6 @@ def set_entities(doc: Doc, tokens: list[str], tags: list[str]) -> None:
 
 def read_documents(trees: str, entities: str) -> Iterator[list[Doc]]:
     """Yield docs of at most ten sentences for each document of the treebank, with its name."""
-    from spacy.tokens import Doc
-
     named = read_entities(entities)
     for document_name, blocks in split_documents(trees):
         document = "\n\n".join(blocks)

@@ -14,6 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from spacy_latent.corpora.categories import read_categories
 from spacy_latent.corpora.iob import UNKNOWN, is_tag, to_biluo
+from spacy_latent.corpora.span_offsets import (
+    EXAMPLE,
+    Bounds,
+    Triple,
+    align_spans,
+    first_overlap,
+    read_spans,
+    shown,
+)
 from spacy_latent.corpora.text_files import (
     ESCAPED_HALF,
     check_pairs,
@@ -28,16 +37,11 @@ if TYPE_CHECKING:
     from spacy.tokens import Doc
     from spacy.training import Example
 
-Triple = tuple[int, int, str]
-Bounds = tuple[int, int]
 # Keys of spaCy's training format. Other keys of a line are ignored.
 PER_TOKEN = ("tags", "heads", "deps", "sent_starts")
 KNOWN = ("words", "spaces", "cats", "entities", "spans", *PER_TOKEN)
 # Prodigy's names for a rejected annotation, and for a skipped one.
 WRONG, SKIPPED = "reject", "ignore"
-EXAMPLE = '[{"start": 0, "end": 5, "label": "ORG"}]'
-
-
 # Components whose spans may overlap.
 SPAN_FACTORIES = ("spancat", "spancat_singlelabel", "tree_spancat")
 
@@ -116,26 +120,30 @@ def read_line(
     Raises:
         LatentError: if the line has another format.
     """
-    if isinstance(row, dict) and isinstance(row.get("annotations"), list) and "data" in row:
-        row = _of_label_studio(row, place)
-    if not isinstance(row, dict) or not ("text" in row or "tokens" in row):
-        there = f"; there is {', '.join(map(repr, row))}" if isinstance(row, dict) and row else ""
-        raise LatentError(f"{place}: expected an object with 'text' or 'tokens'{there}.")
-    answer = row.get("answer")
-    given = row.get("spans")
-    is_wrong_span = answer == WRONG and isinstance(given, list) and bool(given)
-    is_question = row.get("_is_binary") is True and isinstance(given, list)
-    is_partial = is_question and not _asks_for_category(row)
-    if answer == SKIPPED or (answer == WRONG and not _asks_for_category(row)):
-        if not is_wrong_span or rejected_key is None:
-            return Line(None, is_partial=is_partial)
+    row = _object_of(row, place)
+    is_partial = _is_question(row) and not _asks_for_category(row)
+    if _is_left_out(row, rejected_key):
+        return Line(None, is_partial=is_partial)
     from spacy.tokens import Doc
-    from spacy.training import Example, offsets_to_biluo_tags
+    from spacy.training import Example
 
     if is_stored_doc(row):
         plain = {key: value for key, value in row.items() if not _is_underscore(key)}
         reference = Doc(nlp.vocab).from_json(plain)
         return Line(Example(nlp.make_doc(reference.text), reference))
+    return Line(*_read_annotation(nlp, row, place, span_keys, rejected_key), is_partial)
+
+
+def _read_annotation(
+    nlp: Language,
+    row: dict[str, Any],
+    place: str,
+    span_keys: Sequence[str],
+    rejected_key: str | None,
+) -> tuple[Example, list[str]]:
+    """Return the example of a row, and its spans that are misaligned; see :func:`read_line`."""
+    from spacy.training import Example
+
     for key, kinds in (("spans", (list, dict)), ("entities", list)):
         if row.get(key) is not None and not isinstance(row[key], kinds):
             raise LatentError(
@@ -153,33 +161,70 @@ def read_line(
     if isinstance(tags, list) and tags and all(t is None or isinstance(t, str) for t in tags):
         known["entities"] = _tags(tags, gold, place)
     elif (found := _spans_of(row)) is not None:
-        triples = _triples(found, row, gold.text, place)
-        aligned = _aligned(triples, gold, misaligned)
-        clash = _overlap(list(triples))
-        if is_wrong_span:
+        spans = read_spans(found, row, gold.text, place)
+        aligned = align_spans(spans, gold, misaligned)
+        if _is_wrong_span(row):
             known["spans"] = {str(rejected_key): aligned}
             known["entities"] = [UNKNOWN] * len(gold)
-            return Line(Example.from_dict(predicted, known), misaligned, is_partial)
-        if clash is None and is_question:
-            known["entities"] = offsets_to_biluo_tags(gold, aligned, missing=UNKNOWN)
-        elif clash is None:
-            known["entities"] = list(triples)
-        elif not span_keys:
-            first, second = (_shown(one, triples[one], gold.text) for one in clash)
-            raise LatentError(
-                f"{place}: {first} and {second} overlap, and entities do not. Take one out. "
-                "Spans that overlap are read for a pipeline with spancat or tree_spancat."
-            )
-        known["spans"] = {key: aligned for key in span_keys}
+        else:
+            if not (span_keys and first_overlap(spans)):
+                known["entities"] = _entities(spans, aligned, gold, _is_question(row), place)
+            known["spans"] = {key: aligned for key in span_keys}
     if isinstance(groups := row.get("spans"), dict):
         known["spans"] = {
-            key: _aligned(_triples(group, row, gold.text, place, False), gold, misaligned)
+            key: align_spans(read_spans(group, row, gold.text, place, False), gold, misaligned)
             for key, group in groups.items()
         }
     with warnings.catch_warnings():
         # spaCy's warning about misaligned entities, which the result lists.
         warnings.filterwarnings("ignore", message=r"\[W030\]")
-        return Line(Example.from_dict(predicted, known), misaligned, is_partial)
+        return Example.from_dict(predicted, known), misaligned
+
+
+def _object_of(row: Any, place: str) -> dict[str, Any]:
+    """Return the row as one of Prodigy's or spaCy's; any other value is an error."""
+    if isinstance(row, dict) and isinstance(row.get("annotations"), list) and "data" in row:
+        row = _of_label_studio(row, place)
+    if isinstance(row, dict) and ("text" in row or "tokens" in row):
+        return row
+    there = f"; there is {', '.join(map(repr, row))}" if isinstance(row, dict) and row else ""
+    raise LatentError(f"{place}: expected an object with 'text' or 'tokens'{there}.")
+
+
+def _is_question(row: dict[str, Any]) -> bool:
+    """Return whether the annotator judged what the row shows, and nothing else of the text."""
+    return row.get("_is_binary") is True and isinstance(row.get("spans"), list)
+
+
+def _is_wrong_span(row: dict[str, Any]) -> bool:
+    """Return whether the annotator rejected the spans of the row."""
+    spans = row.get("spans")
+    return row.get("answer") == WRONG and isinstance(spans, list) and bool(spans)
+
+
+def _is_left_out(row: dict[str, Any], rejected_key: str | None) -> bool:
+    """Return whether the annotator skipped the row, or rejected it and nothing follows."""
+    answer = row.get("answer")
+    if answer != SKIPPED and (answer != WRONG or _asks_for_category(row)):
+        return False
+    return rejected_key is None or not _is_wrong_span(row)
+
+
+def _entities(
+    spans: dict[Triple, Bounds], aligned: list[Triple], gold: Doc, is_question: bool, place: str
+) -> list[Triple] | list[str]:
+    """Return spans as entities; around the answer to a question, nothing is known."""
+    from spacy.training import offsets_to_biluo_tags
+
+    if clash := first_overlap(spans):
+        first, second = (shown(one, spans[one], gold.text) for one in clash)
+        raise LatentError(
+            f"{place}: {first} and {second} overlap, and entities do not. Take one out. "
+            "Spans that overlap are read for a pipeline with spancat or tree_spancat."
+        )
+    if is_question:
+        return offsets_to_biluo_tags(gold, aligned, missing=UNKNOWN)
+    return list(spans)
 
 
 def _of_label_studio(row: dict[str, Any], place: str) -> dict[str, Any]:
@@ -353,118 +398,3 @@ def _spans_of(row: dict[str, Any]) -> list[Any] | None:
         if isinstance(value, list) and not all(isinstance(one, str) for one in value or [0]):
             return value
     return None
-
-
-def _triples(
-    spans: Any, row: dict[str, Any], text: str, place: str, labelled: bool = True
-) -> dict[Triple, Bounds]:
-    """Return the distinct (start, end, label) of the spans, sorted, with their given bounds.
-
-    White space at the ends of spans is removed.
-    """
-    expected = f'{EXAMPLE[1:-1]} or [0, 5, "ORG"]'
-    found: dict[Triple, Bounds] = {}
-    for span in spans if isinstance(spans, list) else [spans]:
-        start, end, label = _of_object(span, row) if isinstance(span, dict) else _of_list(span)
-        if label is None and not labelled:
-            label = ""
-        if not (_is_offset(start) and _is_offset(end) and isinstance(label, str)):
-            raise LatentError(f"{place}: a span is {span!r}; expected {expected}.")
-        if not label and labelled:
-            raise LatentError(f"{place}: the span {span!r} has no label; expected {expected}.")
-        if not start < end <= len(text):
-            bounds = _of_utf_16(text, start, end) if start < end else None
-            raise LatentError(
-                f"{place}: a span goes from {start} to {end}, and the text has {len(text)} "
-                "characters. Offsets count characters from 0, and a span ends before its end"
-                f"{_told_utf_16(text, bounds) if bounds is not None else ''}."
-            )
-        given = start, end
-        inside = text[start:end]
-        start += len(inside) - len(inside.lstrip())
-        end -= len(inside) - len(inside.rstrip())
-        if start < end:
-            found.setdefault((start, end, label), given)
-    return dict(sorted(found.items()))
-
-
-def _of_object(span: dict[str, Any], row: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Return start, end and label of a span with the keys of Prodigy or doccano.
-
-    Spans of Prodigy may only have token indices, and their last token is in the span.
-    """
-    start = span.get("start", span.get("start_offset"))
-    end = span.get("end", span.get("end_offset"))
-    if start is None and end is None:
-        try:
-            tokens = row["tokens"]
-            start = tokens[span["token_start"]]["start"]
-            end = tokens[span["token_end"]]["end"]
-        except (KeyError, IndexError, TypeError):
-            pass
-    label, labels = span.get("label"), span.get("labels")
-    if label is None and isinstance(labels, list) and len(labels) == 1:
-        # Label Studio's.
-        (label,) = labels
-    return start, end, label
-
-
-def _of_list(span: Any) -> tuple[Any, Any, Any]:
-    if not isinstance(span, list) or not 2 <= len(span) <= 4:
-        return None, None, None
-    start, end, *label = span
-    return start, end, label[0] if label else None
-
-
-def _is_offset(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _aligned(triples: dict[Triple, Bounds], doc: Doc, misaligned: list[str]) -> list[Triple]:
-    """Return the spans that begin and end at token boundaries, and add others to ``misaligned``."""
-    found = []
-    for triple, given in triples.items():
-        if doc.char_span(*triple[:2]) is not None:
-            found.append(triple)
-            continue
-        hint, bounds = "", _of_utf_16(doc.text, *given)
-        if bounds is not None and doc.char_span(*bounds) is not None:
-            hint = _told_utf_16(doc.text, bounds)
-        misaligned.append(f"{_shown(triple, given, doc.text)}{hint}")
-    return found
-
-
-def _overlap(triples: Sequence[Triple]) -> tuple[Triple, Triple] | None:
-    """Return the first two overlapping spans, or None.
-
-    Args:
-        triples: sorted spans.
-    """
-    return next(((a, b) for a, b in zip(triples, triples[1:]) if b[0] < a[1]), None)
-
-
-def _shown(triple: Triple, given: Bounds, text: str) -> str:
-    """Describe a span by its given bounds."""
-    start, end = given
-    return f"{text[start:end]!r} ({start} to {end}, {triple[2]})"
-
-
-def _of_utf_16(text: str, start: int, end: int) -> Bounds | None:
-    """Return bounds in characters for bounds in code units of UTF-16.
-
-    A character beyond U+FFFF has two units. None if the bounds would be the same, or are none.
-    """
-    units = text.encode("utf-16-le", "surrogatepass")
-    try:
-        first, last = (len(units[: 2 * place].decode("utf-16-le")) for place in (start, end))
-    except UnicodeDecodeError:
-        return None
-    return None if (first, last) == (start, end) or 2 * end > len(units) else (first, last)
-
-
-def _told_utf_16(text: str, bounds: Bounds) -> str:
-    start, end = bounds
-    return (
-        f". These are the offsets of {text[start:end]!r} in code units of UTF-16, as JavaScript "
-        "counts: give offsets in characters"
-    )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from spacy_latent.corpora import chemicals_diseases
 from spacy_latent.corpora.iob import Sentence, read_iob
-from spacy_latent.corpora.sources import Source, read_source
+from spacy_latent.corpora.sources import published, read_source
 from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import number_of
 
@@ -26,25 +26,13 @@ if TYPE_CHECKING:
     from spacy.tokens import Doc
     from spacy.vocab import Vocab
 
-FOLDER = "ner-biomedical"
-SOURCES = {
-    "Chemical": Source(
-        FOLDER,
-        "BC5CDR-chem.tsv",
-        "165c4cd2efadd0caf1bb8f3c6bcd3acca199446bb3d55eb06d9137114c9a0b2d",
-    ),
-    "Disease": Source(
-        FOLDER,
-        "NCBI-disease.tsv",
-        "58379baf4614b8d757d93dd7a21b202849ca99f9b9d71b49185523ff5443300c",
-    ),
-    "GENE": Source(
-        FOLDER, "BC2GM.tsv", "46e17f4e1509483b82c03f27d6f0214020f738fb71704356fb3445eb824ab38d"
-    ),
-    "Species": Source(
-        FOLDER, "linnaeus.tsv", "74c8612944a4de87665680989a3d589c843562d3ec175e3b512295691b221d9a"
-    ),
-}
+SOURCES = published("""
+ner-biomedical
+Chemical 165c4cd2efadd0caf1bb8f3c6bcd3acca199446bb3d55eb06d9137114c9a0b2d BC5CDR-chem.tsv
+Disease 58379baf4614b8d757d93dd7a21b202849ca99f9b9d71b49185523ff5443300c NCBI-disease.tsv
+GENE 46e17f4e1509483b82c03f27d6f0214020f738fb71704356fb3445eb824ab38d BC2GM.tsv
+Species 74c8612944a4de87665680989a3d589c843562d3ec175e3b512295691b221d9a linnaeus.tsv
+""")
 
 
 def made_docs(vocab: Vocab, sentences: list[Sentence], labels: list[str] | None) -> list[Doc]:

@@ -10,18 +10,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from spacy_latent.corpora.iob import convert
-from spacy_latent.corpora.sources import Source
+from spacy_latent.corpora.sources import published
 from spacy_latent.corpora.standard_streams import run
 
-FOLDER = "ner-bc5cdr"
-SOURCES = {
-    "train": Source(
-        FOLDER, "train.tsv", "b731361c0ed73afd04cc5fdad39afcdfd8f325d6e46c282339185a91d1af4c14"
-    ),
-    "dev": Source(
-        FOLDER, "devel.tsv", "b909de65c4f7e3c23bb09ad52d654cdc92e96db941abe1a5dcf6f6010c03cff5"
-    ),
-}
+SOURCES = published("""
+ner-bc5cdr
+train b731361c0ed73afd04cc5fdad39afcdfd8f325d6e46c282339185a91d1af4c14 train.tsv
+dev b909de65c4f7e3c23bb09ad52d654cdc92e96db941abe1a5dcf6f6010c03cff5 devel.tsv
+""")
 
 
 def main(output: Path, downloads: Path = Path("corpus/downloads/bc5cdr")) -> None:

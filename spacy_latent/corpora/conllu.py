@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from spacy.tokens import Doc, Span
+from spacy.training.converters import conllu_to_docs
 
 from spacy_latent.annotations import name_document
-
-if TYPE_CHECKING:
-    from spacy.tokens import Doc
 
 # Value of unknown fields. spaCy's converter reads it as a tag, a lemma or a label, and takes a
 # token without a head for a root.
@@ -47,9 +47,6 @@ def read_conllu(text: str, sentences: int = 1) -> Iterator[Doc]:
     document in ``doc.user_data["document"]`` if every document has a name. Several sentences may be
     of several documents.
     """
-    from spacy.tokens import Doc
-    from spacy.training.converters import conllu_to_docs
-
     documents = list(split_documents(text))
     # One text, since spaCy reads entities in all sentences or in none.
     whole = "\n\n".join(one for _, own in documents for one in own)
@@ -70,8 +67,6 @@ def read_conllu(text: str, sentences: int = 1) -> Iterator[Doc]:
 
 def _known(doc: Doc) -> Doc:
     """Return the doc of a sentence, made anew without values that are unknown."""
-    from spacy.tokens import Doc, Span
-
     tokens = list(doc)
     tags = ["" if token.tag_ == UNKNOWN else token.tag_ for token in tokens]
     lemmas = ["" if token.lemma_ == UNKNOWN != token.text else token.lemma_ for token in tokens]

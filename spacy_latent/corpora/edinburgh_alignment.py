@@ -18,24 +18,16 @@ from pathlib import Path
 
 import numpy as np
 
-from spacy_latent.corpora.sources import Source, read_source
+from spacy_latent.corpora.sources import published, read_source
 from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError, number_of
 
-FOLDER = "edinburgh-alignment"
-SOURCES = {
-    "sure": Source(
-        FOLDER,
-        "gold.train.sure.json",
-        "b4fd7e1f3f39dcf935037994901f3e127b16b08c1fda4934617b1ba74bfdcffe",
-    ),
-    # Sure and possible links together.
-    "possible": Source(
-        FOLDER,
-        "gold.train.sure+poss.json",
-        "ab6dcbcf9d5bd9607e1f13b3212ab6f47798fd91069bfda24ee096b41a345199",
-    ),
-}
+# The links of "possible" are the sure and the possible ones together.
+SOURCES = published("""
+edinburgh-alignment
+sure b4fd7e1f3f39dcf935037994901f3e127b16b08c1fda4934617b1ba74bfdcffe gold.train.sure.json
+possible ab6dcbcf9d5bd9607e1f13b3212ab6f47798fd91069bfda24ee096b41a345199 gold.train.sure+poss.json
+""")
 SEVERAL_TRANSLATIONS = "mtc"
 PARAPHRASE, OTHER = "PARAPHRASE", "OTHER"
 

@@ -17,7 +17,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spacy_latent.corpora.sources import Source, read_source
+from spacy_latent.corpora.sources import published, read_source
 from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError
 
@@ -26,17 +26,11 @@ if TYPE_CHECKING:
 
 POSITIVE, NEGATIVE = "POSITIVE", "NEGATIVE"
 KEY = "rationale"
-FOLDER = "cad-nli-sentiment/sentiment"
-SOURCES = {
-    "train": Source(
-        FOLDER,
-        "train_paired.tsv",
-        "7ac50ca3d70890f80e11ee59955cdbfc43f26b5078d0603717817ab224d2af18",
-    ),
-    "dev": Source(
-        FOLDER, "dev_paired.tsv", "4c2d8a70cbce23eba27fb1f0bb5043cf044811912435cf8d10c3ea6fc7a51363"
-    ),
-}
+SOURCES = published("""
+cad-nli-sentiment/sentiment
+train 7ac50ca3d70890f80e11ee59955cdbfc43f26b5078d0603717817ab224d2af18 train_paired.tsv
+dev 4c2d8a70cbce23eba27fb1f0bb5043cf044811912435cf8d10c3ea6fc7a51363 dev_paired.tsv
+""")
 
 
 def read_pairs(table: str) -> list[list[tuple[str, str]]]:

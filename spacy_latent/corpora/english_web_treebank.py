@@ -15,28 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from spacy.tokens import Doc, DocBin
 
 from spacy_latent.corpora.conllu import read_conllu
-from spacy_latent.corpora.sources import Source, check_share, read_source, seeded_share
+from spacy_latent.corpora.sources import Source, check_share, published, read_source, seeded_share
 from spacy_latent.corpora.standard_streams import run
 
-if TYPE_CHECKING:
-    from spacy.tokens import Doc
-
-FOLDER = "ud-english-ewt"
-SOURCES = {
-    "train": Source(
-        FOLDER,
-        "en_ewt-ud-train.conllu",
-        "3fb78e2b55482c8ee00caa653af436c88c9e5bc9a73ce26e4ae3ddc79d2b7e7b",
-    ),
-    "dev": Source(
-        FOLDER,
-        "en_ewt-ud-dev.conllu",
-        "531a54ff90d6ab12201c5a50c3e78e6ddac4de69abc4bce5d275d3cd29efe2b6",
-    ),
-}
+SOURCES = published("""
+ud-english-ewt
+train 3fb78e2b55482c8ee00caa653af436c88c9e5bc9a73ce26e4ae3ddc79d2b7e7b en_ewt-ud-train.conllu
+dev 531a54ff90d6ab12201c5a50c3e78e6ddac4de69abc4bce5d275d3cd29efe2b6 en_ewt-ud-dev.conllu
+""")
 
 
 def read_trees(text: str, sentences: int = 1) -> list[Doc]:
@@ -50,8 +40,6 @@ def read_trees(text: str, sentences: int = 1) -> list[Doc]:
 
 def keep_heads(docs: Sequence[Doc], share: float, seed: int) -> tuple[list[Doc], list[Doc]]:
     """Return a seeded share of the docs, at least one, and the others with words alone."""
-    from spacy.tokens import Doc
-
     kept = seeded_share(len(docs), share, seed)
     others = [
         Doc(doc.vocab, [token.text for token in doc], [bool(token.whitespace_) for token in doc])
@@ -63,8 +51,6 @@ def keep_heads(docs: Sequence[Doc], share: float, seed: int) -> tuple[list[Doc],
 
 def write_docs(path: Path, docs: Iterable[Doc]) -> int:
     """Write docs and return their number."""
-    from spacy.tokens import DocBin
-
     # With the names of documents.
     stored = DocBin(docs=docs, store_user_data=True)
     path.parent.mkdir(parents=True, exist_ok=True)

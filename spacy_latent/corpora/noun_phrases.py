@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from spacy.tokens import Doc, Span
+from spacy.tokens import Doc, DocBin, Span
 
 from spacy_latent.corpora.conllu import read_conllu
 from spacy_latent.corpora.english_web_treebank import SOURCES
@@ -56,8 +56,6 @@ def write_phrases(path: Path, text: str) -> tuple[int, int]:
 
     The noun phrases are in ``doc.spans["sc"]``.
     """
-    from spacy.tokens import DocBin
-
     found, phrases = DocBin(store_user_data=True), 0
     for doc in read_conllu(text):
         doc.spans[KEY] = list(noun_phrases(doc))

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spacy_latent.corpora.sources import Source, read_source
+from spacy_latent.corpora.sources import published, read_source
 from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError
 
@@ -34,21 +34,11 @@ if TYPE_CHECKING:
 
 KEY = "rationale"
 PROS, CONS = "pros", "cons"
-FOLDER, ARCHIVE = "pros-cons", "pros_cons.zip"
-SOURCES = {
-    PROS: Source(
-        FOLDER,
-        "IntegratedPros.txt",
-        "02ea8cbe09ed68f3d6064c850b5b2459e69b60c35b2813ff13c7acf8f3f4b1ef",
-        ARCHIVE,
-    ),
-    CONS: Source(
-        FOLDER,
-        "IntegratedCons.txt",
-        "42c424e0d50bbc36fc4631bca6844ebbb4b04ec0444bb0949c6862cae5d23c58",
-        ARCHIVE,
-    ),
-}
+SOURCES = published("""
+pros-cons pros_cons.zip
+pros 02ea8cbe09ed68f3d6064c850b5b2459e69b60c35b2813ff13c7acf8f3f4b1ef IntegratedPros.txt
+cons 42c424e0d50bbc36fc4631bca6844ebbb4b04ec0444bb0949c6862cae5d23c58 IntegratedCons.txt
+""")
 # Words of each aspect. A phrase with words of several aspects is left out.
 ASPECTS = {
     "BATTERY": "battery batteries charge charger power",

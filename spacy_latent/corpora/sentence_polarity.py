@@ -17,26 +17,16 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from spacy_latent.corpora.sources import Source, check_share, read_source, seeded_share
+from spacy_latent.corpora.sources import check_share, published, read_source, seeded_share
 from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import number_of
 
 POSITIVE, NEGATIVE = "POSITIVE", "NEGATIVE"
-FOLDER, ARCHIVE = "mr-sentence-polarity", "sentence_polarity.zip"
-SOURCES = {
-    POSITIVE: Source(
-        FOLDER,
-        "rt-polarity.pos",
-        "c2dc6b2f55bcf725725372916287cc3f8f9b19402edaa9167de5287cb3ade421",
-        ARCHIVE,
-    ),
-    NEGATIVE: Source(
-        FOLDER,
-        "rt-polarity.neg",
-        "614274f81185a850e5a88d533d4679f916d6f62e9af6f0b4ec71fb94bf466ea5",
-        ARCHIVE,
-    ),
-}
+SOURCES = published("""
+mr-sentence-polarity sentence_polarity.zip
+POSITIVE c2dc6b2f55bcf725725372916287cc3f8f9b19402edaa9167de5287cb3ade421 rt-polarity.pos
+NEGATIVE 614274f81185a850e5a88d533d4679f916d6f62e9af6f0b4ec71fb94bf466ea5 rt-polarity.neg
+""")
 SPLITS = ("train", "dev", "test")
 
 

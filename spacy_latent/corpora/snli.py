@@ -14,22 +14,16 @@ from pathlib import Path
 
 import srsly
 
-from spacy_latent.corpora.sources import Source, read_source
+from spacy_latent.corpora.sources import published, read_source
 from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError, number_of
 
-FOLDER = "snli-dev"
-SOURCES = {
-    "text_a": Source(
-        FOLDER, "s1.dev", "28a398b5478b10b4b851d4bb5b2e5767171519add6586015ed50b9436df11d00"
-    ),
-    "text_b": Source(
-        FOLDER, "s2.dev", "a8c59709630b64ba103f7784c0cb7104a6baf23234562487264d9634714f5d2b"
-    ),
-    "label": Source(
-        FOLDER, "labels.dev", "d164d72435c3289fe53cb01e983f7c06e104bf192c0cae9caf2e99bf2e15f974"
-    ),
-}
+SOURCES = published("""
+snli-dev
+text_a 28a398b5478b10b4b851d4bb5b2e5767171519add6586015ed50b9436df11d00 s1.dev
+text_b a8c59709630b64ba103f7784c0cb7104a6baf23234562487264d9634714f5d2b s2.dev
+label d164d72435c3289fe53cb01e983f7c06e104bf192c0cae9caf2e99bf2e15f974 labels.dev
+""")
 LABELS = ("contradiction", "entailment", "neutral")
 Pair = dict[str, object]
 

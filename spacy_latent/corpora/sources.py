@@ -33,6 +33,17 @@ class Source:
     archive: str = ""
 
 
+def published(table: str) -> dict[str, Source]:
+    """Return the sources of a data set by their keys.
+
+    Args:
+        table: first the folder, and the archive if there is one; then a line for each source with
+            its key, sha256 and name.
+    """
+    (folder, *archive), *rows = (line.split() for line in table.strip().splitlines())
+    return {key: Source(folder, name, sha256, *archive) for key, sha256, name in rows}
+
+
 def read_source(source: Source, downloads: Path) -> str:
     """Return the text of a source, from SPACY_LATENT_DATA if set, else from ``downloads``.
 

@@ -16,23 +16,16 @@ from pathlib import Path
 
 from spacy_latent.corpora.conllu import split_documents
 from spacy_latent.corpora.iob import Sentence, read_iob, write_sentences
-from spacy_latent.corpora.sources import DATA_VARIABLE, Source, read_source
+from spacy_latent.corpora.sources import DATA_VARIABLE, Source, published, read_source
 from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError, number_of
 
 FOLDER = "ner-uner-ewt"
-SOURCES = {
-    "train": Source(
-        FOLDER,
-        "en_ewt-ud-train.iob2",
-        "2d986b063bb92df99540e37de34b1415eb2a22958b86de3e4698ec3be05e339f",
-    ),
-    "dev": Source(
-        FOLDER,
-        "en_ewt-ud-dev.iob2",
-        "0cafd881cf31d39897b6d588420fab8fbbe4423d271725c59921ac9dd49c0713",
-    ),
-}
+SOURCES = published("""
+ner-uner-ewt
+train 2d986b063bb92df99540e37de34b1415eb2a22958b86de3e4698ec3be05e339f en_ewt-ud-train.iob2
+dev 0cafd881cf31d39897b6d588420fab8fbbe4423d271725c59921ac9dd49c0713 en_ewt-ud-dev.iob2
+""")
 # The draft with the kinds below replaced by O. Some copies of the data have it instead.
 WITHOUT_OTHERS = Source(
     FOLDER,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -89,21 +89,28 @@ def annotate_with_ray(
     source, output = Path(source).absolute(), Path(output).absolute()
     jobs = list(jobs_of(model, source, output, form, rows, id_field, text_field))
     waiting = [job for job in jobs if not job[1].exists()]
-    total = Done(skipped=len(jobs) - len(waiting))
+    before = Done(skipped=len(jobs) - len(waiting))
     if not waiting:
-        return total
+        return before
     with _forgetting(output), connected(ray, address), _without_bars(data):
         actors.check_capacity(ray)
         made_with = (model, batch_size, threads, prepare, prepare_with)
-        lost = []
-        for result in actors.results(data, waiting, made_with):
-            if result["error"]:
-                raise LatentError(result["error"])
-            if result["lost"]:
-                lost.append(result["name"])
-            counts = {name: int(result[name]) for name in DONE}
-            total += Done(**counts, reason=result["reason"])
-            progress(total)
+        return _added_up(actors.results(data, waiting, made_with), before, progress)
+
+
+def _added_up(
+    results: Iterable[dict[str, Any]], total: Done, progress: Callable[[Done], object]
+) -> Done:
+    """Add the results of all shards to a total, and raise LatentError if some are not done."""
+    lost = []
+    for result in results:
+        if result["error"]:
+            raise LatentError(result["error"])
+        if result["lost"]:
+            lost.append(result["name"])
+        counts = {name: int(result[name]) for name in DONE}
+        total += Done(**counts, reason=result["reason"])
+        progress(total)
     if lost:
         raise LatentError(
             f"{len(lost)} shard(s) are not done, because {ATTEMPTS} actors died of each: "

@@ -50,18 +50,10 @@ def ray_train(
     """
     ray = import_ray(address, INSTEAD)
     part_of_ray("ray.train.torch", INSTEAD)
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.torch import TorchTrainer
 
-    if workers < 1:
-        raise LatentError(f"workers is {workers}; expected a number of processes, at least 1.")
     output = Path(output).resolve()
-    if not resume and checkpoints_in(output):
-        # A worker would take this checkpoint for the checkpoint of its previous attempt.
-        raise LatentError(
-            f"{folder_of(output)} has checkpoints of a training before. Go on with it "
-            "(resume=True), remove that directory, or take another output."
-        )
+    _check(workers, output, resume)
     # More workers than cores are slow, but correct.
     with connected(ray, address, cpus=max(workers + 1, os.cpu_count() or 1), log=True):
         try:
@@ -76,20 +68,40 @@ def ray_train(
                     "timeout": timeout,
                     "use_gpu": use_gpu,
                 },
-                torch_config=TorchConfig(
-                    backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo", timeout_s=int(timeout)
-                ),
-                scaling_config=ScalingConfig(num_workers=workers, use_gpu=use_gpu),
-                run_config=RunConfig(
-                    name="ray",
-                    storage_path=str(output),
-                    failure_config=FailureConfig(max_failures=max_failures),
-                ),
+                **_configs_of_ranks(output, workers, use_gpu, timeout, max_failures),
             )
             trainer.fit()
         except Exception as error:
             raise RanksFailed(f"The training on Ray failed: {error}") from error
     return output / "model-last"
+
+
+def _check(workers: int, output: Path, resume: bool) -> None:
+    """Refuse too few workers, and an output with the checkpoints of another training."""
+    if workers < 1:
+        raise LatentError(f"workers is {workers}; expected a number of processes, at least 1.")
+    if not resume and checkpoints_in(output):
+        # A worker would take this checkpoint for the checkpoint of its previous attempt.
+        raise LatentError(
+            f"{folder_of(output)} has checkpoints of a training before. Go on with it "
+            "(resume=True), remove that directory, or take another output."
+        )
+
+
+def _configs_of_ranks(
+    output: Path, workers: int, use_gpu: bool, timeout: float, max_failures: int
+) -> dict[str, Any]:
+    """Return what Ray is told of the process group, of the ranks, and of their restarts."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig
+
+    backend = "cpu:gloo,cuda:nccl" if use_gpu else "gloo"
+    failures = FailureConfig(max_failures=max_failures)
+    return {
+        "torch_config": TorchConfig(backend=backend, timeout_s=int(timeout)),
+        "scaling_config": ScalingConfig(num_workers=workers, use_gpu=use_gpu),
+        "run_config": RunConfig(name="ray", storage_path=str(output), failure_config=failures),
+    }
 
 
 def _be_rank(settings: dict[str, Any]) -> None:

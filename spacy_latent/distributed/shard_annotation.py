@@ -16,15 +16,16 @@ from dataclasses import dataclass, field
 from glob import escape as glob_escape
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from spacy.language import Language
+from spacy.tokens import Doc, DocBin
+from spacy.util import get_package_path, is_package, load_config
+
+from spacy_latent.corpora.text_pairs import is_of_pairs, make_pair_doc, pair_fields
 from spacy_latent.distributed.parquet import Row, pyarrow, schema, to_table
 from spacy_latent.distributed.shards import Shard, Source, read_shard, shards_of
 from spacy_latent.errors import LatentError
-
-if TYPE_CHECKING:
-    from spacy.language import Language
-    from spacy.tokens import Doc
 
 ENDINGS = {"parquet": ".parquet", "docbin": ".spacy"}
 # Number of rows that are in memory at once, with their docs.
@@ -107,8 +108,6 @@ def model_hash(model: str | Path) -> str:
 
 def _folder(model: str | Path) -> Path:
     """Return the directory of the files of a pipeline."""
-    from spacy.util import get_package_path, is_package
-
     folder = Path(model)
     if not folder.exists() and is_package(str(model)):
         folder = get_package_path(str(model))
@@ -133,8 +132,6 @@ def text_fields(model: str | Path, given: str | None = None) -> dict[str, str]:
     Raises:
         LatentError: If the model is not a pipeline, or one name is given and it reads pairs.
     """
-    from spacy_latent.corpora.text_pairs import is_of_pairs, pair_fields
-
     config = _config(model)
     if not is_of_pairs(config):
         return {"text_field": given or "text"}
@@ -152,8 +149,6 @@ def _config(model: str | Path) -> dict[str, Any]:
 
     Loading the pipeline raises the error of a config that cannot be read.
     """
-    from spacy.util import load_config
-
     from spacy_latent.pipeline.directories import why_no_pipeline
 
     if wrong := why_no_pipeline(model):
@@ -221,8 +216,6 @@ def _text_of(source: Source) -> str:
 
 
 def _doc_of(nlp: Language, text: str | tuple[str, str] | Doc) -> Doc:
-    from spacy_latent.corpora.text_pairs import make_pair_doc
-
     if isinstance(text, tuple):
         return make_pair_doc(nlp, *text)
     return nlp.make_doc(text) if isinstance(text, str) else text
@@ -318,8 +311,6 @@ def _write_parquet(pipeline: Model, shard: Shard, made: Path, *how: Any) -> Done
 
 
 def _write_docs(pipeline: Model, shard: Shard, made: Path, *how: Any) -> Done:
-    from spacy.tokens import Doc, DocBin
-
     done, docs = Done(shards=1), DocBin(store_user_data=True)
     for rows in _chunks(pipeline, shard, *how):
         for row in rows:

@@ -8,17 +8,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
+
+from spacy.tokens import Doc, DocBin
+from spacy.vocab import Vocab
 
 from spacy_latent.corpora.annotated_lines import words_of
 from spacy_latent.corpora.text_files import MARK, check_encoding, lines_of
 from spacy_latent.corpora.text_pairs import table_rows
 from spacy_latent.distributed.parquet import pyarrow
 from spacy_latent.errors import LatentError
-
-if TYPE_CHECKING:
-    from spacy.tokens import Doc
-    from spacy.vocab import Vocab
 
 STDIN = "-"
 FORMS = {
@@ -353,8 +352,6 @@ def _lines(shard: Shard) -> Iterator[tuple[int, str, str]]:
 
 
 def _read_docs(shard: Shard, vocab: Vocab) -> Iterator[Source]:
-    from spacy.tokens import DocBin
-
     try:
         stored = DocBin().from_disk(shard.path)
     except Exception as error:

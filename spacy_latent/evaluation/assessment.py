@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +16,7 @@ from spacy.language import Language
 from spacy.scorer import Scorer
 from spacy.training import Example
 
-from spacy_latent.analysis import agreement as agreements
-from spacy_latent.analysis import reference_tree, structures, task
+from spacy_latent.analysis import reference_tree, task
 from spacy_latent.analysis.arc_calibration import ARC, judged_arcs
 from spacy_latent.analysis.calibration import EntityFigures, entity_figures, judged_entities
 from spacy_latent.analysis.figures import (
@@ -25,12 +24,9 @@ from spacy_latent.analysis.figures import (
     ControlScore,
     Figures,
     LayerFigures,
-    LoneStructures,
-    OtherModels,
     OtherScore,
     RandomStructures,
     Score,
-    Statistic,
     TaskFigures,
     Trained,
     TrainedControl,
@@ -42,6 +38,7 @@ from spacy_latent.analysis.span_calibration import judged_spans
 from spacy_latent.analysis.task import Measure
 from spacy_latent.analysis.verdicts import Verdict, verdicts
 from spacy_latent.errors import LatentError
+from spacy_latent.evaluation import layer_figures
 from spacy_latent.evaluation.controls import (
     differences,
     kind_of_trees,
@@ -49,7 +46,7 @@ from spacy_latent.evaluation.controls import (
     unintended_differences,
 )
 from spacy_latent.evaluation.references import ComparedLayer, Spans
-from spacy_latent.kinds import Kind, find_kind
+from spacy_latent.kinds import find_kind
 from spacy_latent.pipeline.inspection import (
     Uncertainties,
     choose_components,
@@ -64,18 +61,13 @@ from spacy_latent.pipeline.learnt_calibration import (
 )
 
 if TYPE_CHECKING:
-    from spacy_latent.structures.base import Structure
+    pass
 
 # Number of random structures over all texts, with at most MOST_DRAWS for each text.
 DRAWN = 1000
 MOST_DRAWS = 5
 # Bytes of vectors that are kept between runs.
 VECTORS = 256e6
-# Structures of shorter spans are nearly all alike.
-LONG_ENOUGH = 4
-# Least logarithm of the number of structures of a span that has several. One token has a single
-# structure, and so has a span of which all tokens have to be chosen.
-SEVERAL = math.log(1.5)
 
 
 @dataclass
@@ -317,7 +309,7 @@ class _Run:
             for measure in self.measures:
                 totals[measure.name] += measure.counts(examples) / draws
             if not draw:
-                result.spans = {key: _spans_of(examples, key) for key in keys}
+                result.spans = {key: layer_figures.spans_of(examples, key) for key in keys}
         before = self.counts
         mixed = any(
             sure.support != 1
@@ -425,9 +417,10 @@ class _Run:
         from spacy_latent.models.inspection import latent_module
 
         layer = latent_module(node).latent
-        spans = _spans_of(self.examples, key)
+        spans = layer_figures.spans_of(self.examples, key)
         flat = [span for found in spans.values() for span in found]
         kind = find_kind(layer.structure.kind)
+        known = {d: own[key] for d, own in enumerate(self.uncertainties) if key in own}
         words = {d: [token.text for token in self.examples[d].predicted] for d in spans}
         figures = LayerFigures(
             component=key,
@@ -437,26 +430,25 @@ class _Run:
             composer=type(layer.composer).__name__,
             kind=kind.name,
             plural=kind.plural,
-            constraint=_constraint(layer.structure),
+            constraint=layer_figures.constraint(layer.structure),
             spans=len(flat),
             docs=len(spans),
-            statistics=self._statistics(key, kind, spans),
+            statistics=layer_figures.statistics(kind, spans, known),
             random=substituted.drops,
-            alone=self._alone(key, node, spans),
+            alone=layer_figures.lone_structures(node, spans, known),
         )
         if "heads" in kind.accessors:
-            long = {d: [s for s in found if len(s) >= LONG_ENOUGH] for d, found in spans.items()}
-            figures.flat_share = _flat_share(long)
-        controls = _controls(kind, words, spans)
-        figures.controls = _like_controls(kind, spans, controls)
+            figures.flat_share = layer_figures.flat_share(spans)
+        controls = layer_figures.controls(kind, words, spans)
+        figures.controls = layer_figures.like_controls(kind, spans, controls)
         if "tags" in kind.accessors:
             tags = Counter(int(tag) for span in flat for tag in np.ravel(span.decoded))
             total = sum(tags.values())
             figures.tag_shares = {str(tag): tags[tag] / total for tag in sorted(tags)}
-        figures.by_length = _by_length(kind, words, spans)
+        figures.by_length = layer_figures.by_length(kind, words, spans)
         random = substituted.spans.get(key)
         if kind.trees and (compared or any(self.references[d] is not None for d in spans)):
-            random = self._random_trees(layer.structure, words, spans)
+            random = layer_figures.random_trees(layer.structure, words, spans, self.seed)
         compared_layer = ComparedLayer(
             key,
             self.examples,
@@ -470,82 +462,8 @@ class _Run:
         )
         figures.reference = kind.reference(compared_layer)
         if compared:
-            figures.others = _between(key, spans, compared, random)
+            figures.others = layer_figures.between(key, spans, compared, random)
         return figures
-
-    def _random_trees(
-        self, structure: Structure, words: Mapping[int, list[str]], spans: Spans
-    ) -> Spans:
-        """Draw for each span one of the trees that the layer chooses from, uniformly."""
-        from spacy_latent.estimators.given_trees import random_tree, text_seed
-
-        return {
-            d: [
-                replace(
-                    span,
-                    decoded=random_tree(
-                        structure,
-                        len(span),
-                        text_seed([str(d), *words[d][span.start : span.end]], self.seed),
-                    ),
-                )
-                for span in found
-            ]
-            for d, found in spans.items()
-        }
-
-    def _alone(self, key: str, node: Any, spans: Spans) -> LoneStructures | None:
-        from spacy_latent.models.inspection import latent_shim
-
-        warmths = []
-        for d, found in spans.items():
-            known = self.uncertainties[d].get(key) or ()
-            # A single structure has probability 1 at any temperature.
-            warmths += [
-                sure.warmth
-                for span, sure in zip(found, known)
-                if len(span) > 1 and not sure.log_count < SEVERAL
-            ]
-        warmths = [warmth for warmth in warmths if not math.isnan(warmth)]
-        if not warmths:
-            return None
-        share = sum(warmth > 1 for warmth in warmths) / len(warmths)
-        half = sorted(warmths)[(len(warmths) - 1) // 2]
-        temperature = latent_shim(node).temperature
-        return LoneStructures(share, temperature, half * temperature)
-
-    def _statistics(self, key: str, kind: Kind, spans: Spans) -> dict[str, Statistic]:
-        values: dict[str, list[float]] = {}
-        for d, found in spans.items():
-            for i, span in enumerate(found):
-                row = structures.structure_statistics(span)
-                known = self.uncertainties[d].get(key)
-                if known and len(span):
-                    sure = known[i]
-                    row["entropy"] = sure.nats / len(span)
-                    if sure.log_count > SEVERAL:
-                        row["relative entropy"] = sure.nats / sure.log_count
-                    row["effective number"] = structures.effective_number(sure.nats)
-                    if sure.support:
-                        row["support"] = sure.support
-                for name, value in row.items():
-                    values.setdefault(name, []).append(value)
-        made = {
-            name: structures.distribution(name, each, kind.name) for name, each in values.items()
-        }
-        order = list(dict.fromkeys([*structures.MEANINGS, *kind.meanings, *made]))
-        return {
-            name: Statistic(
-                mean=found.mean,
-                quartiles=list(found.quartiles),
-                low=found.low,
-                high=found.high,
-                histogram=list(found.histogram),
-                count=found.count,
-            )
-            for name, found in sorted(made.items(), key=lambda entry: order.index(entry[0]))
-            if found is not None
-        }
 
 
 def _values(measure: Measure, counts: Sequence[np.ndarray]) -> list[float]:
@@ -562,113 +480,9 @@ def _spread(ours: Sequence[float], theirs: Sequence[float]) -> float:
     return 2 * math.sqrt(2 * float(np.mean(known))) if known else math.nan
 
 
-def _constraint(structure: Structure) -> str:
-    """Describe the constraint that keeps the set of structures small; empty if there is none."""
-    direction = getattr(structure, "direction", "any")
-    longest = getattr(structure, "max_arc_length", None)
-    said = [f"direction = {direction!r}"] if direction != "any" else []
-    return ", ".join([*said, *([f"max_arc_length = {longest}"] if longest is not None else [])])
-
-
 def _predicted_heads(example: Example) -> np.ndarray | None:
     """Return the heads of the reference at the predicted tokens, −1 if they are unknown."""
     if not len(example.predicted) or not example.reference.has_annotation("HEAD"):
         return None
     found, _ = example.get_aligned_parse(projectivize=False)
     return np.array([-1 if head is None else head for head in found], dtype="int64")
-
-
-def _spans_of(examples: Sequence[Example], key: str) -> Spans:
-    read = ((d, example.predicted._.latent.get(key)) for d, example in enumerate(examples))
-    return {d: annotation.spans for d, annotation in read if annotation is not None}
-
-
-def _controls(
-    kind: Kind, words: Mapping[int, list[str]], spans: Spans
-) -> dict[int, list[dict[str, np.ndarray]]]:
-    """Return for each span the structures that do not depend on a model, by name."""
-    heading: frozenset[str] = frozenset()
-    if "heads" in kind.accessors:
-        pairs = [(words[d][s.start : s.end], s) for d in spans for s in spans[d]]
-        trees = [structures.own_heads(span.decoded) for _, span in pairs]
-        heading = agreements.head_words([part for part, _ in pairs], trees)
-    return {
-        d: [
-            kind.said(
-                "controls",
-                kind.controls(
-                    words[d][s.start : s.end],
-                    heading,
-                    words[d][s.other_start : s.other_end] if s.other_start is not None else (),
-                ),
-            )
-            for s in found
-        ]
-        for d, found in spans.items()
-    }
-
-
-def _flat_share(spans: Spans) -> float:
-    near = total = 0
-    for found in spans.values():
-        for span in found:
-            heads = structures.own_heads(span.decoded)
-            is_root = heads == np.arange(len(heads))
-            near += int(is_root[heads].sum())
-            total += len(heads)
-    return near / total if total else math.nan
-
-
-def _like_controls(
-    kind: Kind, spans: Spans, controls: dict[int, list[dict[str, np.ndarray]]]
-) -> dict[str, float]:
-    """Return for each control the share of its parts that are also in the structures."""
-    shared: Counter[str] = Counter()
-    total: Counter[str] = Counter()
-    for d, found in spans.items():
-        for span, made in zip(found, controls[d]):
-            if len(span) < LONG_ENOUGH:
-                continue
-            own = kind.comparable(span.decoded)
-            for name, other in made.items():
-                both, parts = kind.common(own, other)
-                shared[name] += both  # type: ignore[assignment]
-                total[name] += parts  # type: ignore[assignment]
-    return {name: shared[name] / total[name] for name in total if total[name]}
-
-
-def _by_length(kind: Kind, words: dict[int, list[str]], spans: Spans) -> tuple[float, int]:
-    sentences, numbers = [], []
-    for d, found in spans.items():
-        for span in found:
-            each = kind.numbers(np.asarray(span.decoded), len(span))
-            if each is not None:
-                sentences.append(words[d][span.start : span.end])
-                numbers.append(each)
-    return structures.position_share(sentences, numbers)
-
-
-def _between(
-    key: str,
-    spans: Spans,
-    compared: Mapping[str, tuple[Language, list[Example]]],
-    random: Spans | None,
-) -> OtherModels:
-    """Compute the agreement of every two models on the structures of a layer."""
-    all_spans = {"this": spans}
-    for name, (nlp, examples) in compared.items():
-        keys = [key for found in latent_components(nlp).values() for key in found.layers]
-        all_spans[name] = _spans_of(examples, key if key in keys else keys[0])
-    names = list(all_spans)
-    matrix = [
-        [1.0 if a == b else agreements.agreement(all_spans[a], all_spans[b])[0] for b in names]
-        for a in names
-    ]
-    pairs = [matrix[i][j] for i in range(len(names)) for j in range(i)]
-    finite = [value for value in pairs if math.isfinite(value)]
-    return OtherModels(
-        names=names[1:],
-        matrix=matrix,
-        mean=float(np.mean(finite)) if finite else math.nan,
-        chance=agreements.agreement(spans, random)[0] if random else math.nan,
-    )

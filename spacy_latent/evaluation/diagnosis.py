@@ -12,6 +12,7 @@ from spacy.util import registry
 from thinc.api import Model, Optimizer
 
 from spacy_latent.analysis.progress import Progress, silent
+from spacy_latent.evaluation.findings import error, warning
 from spacy_latent.pipeline.diagnostic import Diagnostic
 from spacy_latent.pipeline.inspection import latent_components
 from spacy_latent.pipeline.training_settings import training_settings
@@ -178,60 +179,47 @@ def _by_part(nodes: Sequence[Model], squares: Mapping[tuple[int, str], float]) -
 
 def judge_gradients(nlp: Language, norms: Mapping[str, Mapping[str, float]]) -> list[Diagnostic]:
     """Return diagnostics about the norms of :func:`gradient_norms`."""
+    found = (
+        _judge(component, latent, norms[component])
+        for component, latent in latent_components(nlp).items()
+        if component in norms
+    )
+    return [diagnostic for diagnostic in found if diagnostic is not None]
+
+
+def _judge(component: str, latent: Any, parts: Mapping[str, float]) -> Diagnostic | None:
     from spacy_latent.models.inspection import latent_module, latent_shim
 
-    found = []
-    for component, latent in latent_components(nlp).items():
-        if component not in norms:
-            continue
-        parts = norms[component]
-        learns = any(
-            latent_module(node).latent.estimator.at(latent_shim(node).updates).uses_scores
-            for node in latent.layers.values()
+    learns = any(
+        latent_module(node).latent.estimator.at(latent_shim(node).updates).uses_scores
+        for node in latent.layers.values()
+    )
+    bad = [part for part, norm in parts.items() if not math.isfinite(norm)]
+    if bad:
+        return error(
+            "not-finite",
+            f"{component}: the gradient of its {', '.join(bad)} is not finite. Lower the "
+            "learning rate or set training.optimizer.grad_clip.",
         )
-        bad = [part for part, norm in parts.items() if not math.isfinite(norm)]
-        if bad:
-            found.append(
-                Diagnostic(
-                    "error",
-                    "not-finite",
-                    f"{component}: the gradient of its {', '.join(bad)} is not finite. Lower the "
-                    "learning rate or set training.optimizer.grad_clip.",
-                )
-            )
-            continue
-        scorer = parts.get("scorer")
-        if scorer is None:
-            continue
-        if not any(parts.values()):
-            found.append(
-                Diagnostic(
-                    "error",
-                    "no-gradient",
-                    f"{component}: no gradient arrives. Nothing that is trained depends on it.",
-                )
-            )
-        elif not learns:
-            continue
-        elif scorer == 0.0:
-            found.append(
-                Diagnostic(
-                    "error",
-                    "no-gradient-at-scorer",
-                    f"{component}: no gradient reaches the scorer, so the structure will not be "
-                    "learned. Take an estimator whose gradient is not zero for these scores, such "
-                    "as Marginals or SparseMAP, or look whether the task sees the structure. Where "
-                    "SparseMAP gives one structure all the weight, raise the temperature.",
-                )
-            )
-        elif scorer < FAINT * parts.get("composer", 0.0):
-            found.append(
-                Diagnostic(
-                    "warning",
-                    "faint-gradient",
-                    f"{component}: the scorer's gradient ({scorer:.1e}) is tiny beside the "
-                    f"composer's ({parts['composer']:.1e}). Raise scorer_learn_rate or the "
-                    "temperature, or take another estimator.",
-                )
-            )
-    return found
+    scorer = parts.get("scorer")
+    if scorer is None:
+        return None
+    if not any(parts.values()):
+        text = f"{component}: no gradient arrives. Nothing that is trained depends on it."
+        return error("no-gradient", text)
+    if learns and scorer == 0.0:
+        return error(
+            "no-gradient-at-scorer",
+            f"{component}: no gradient reaches the scorer, so the structure will not be "
+            "learned. Take an estimator whose gradient is not zero for these scores, such "
+            "as Marginals or SparseMAP, or look whether the task sees the structure. Where "
+            "SparseMAP gives one structure all the weight, raise the temperature.",
+        )
+    if learns and scorer < FAINT * parts.get("composer", 0.0):
+        return warning(
+            "faint-gradient",
+            f"{component}: the scorer's gradient ({scorer:.1e}) is tiny beside the "
+            f"composer's ({parts['composer']:.1e}). Raise scorer_learn_rate or the "
+            "temperature, or take another estimator.",
+        )
+    return None

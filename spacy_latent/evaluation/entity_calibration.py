@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -51,15 +52,13 @@ from spacy_latent.errors import LatentError, PartlyAnnotated, number_of, plural
 from spacy_latent.evaluation.calibration_examples import Examples, choose_component, examples_up_to
 from spacy_latent.evaluation.calibration_fit import (
     Gain,
-    ScoredDocs,
-    ScoreFit,
     choose_confidence,
-    feasible,
     folds_of,
     gain_of,
     left_out_confidences,
     surprise,
 )
+from spacy_latent.evaluation.score_fit import ScoredDocs, ScoreFit, feasible
 from spacy_latent.models.span_probabilities import SpanProbabilities
 from spacy_latent.pipeline.learnt_calibration import (
     EntityCalibration,
@@ -265,25 +264,19 @@ def _judge_crossed(
 ) -> JudgedEntities:
     """Judge the entities of each text by the temperature and biases fitted to the other folds."""
     found = JudgedEntities()
+    rows: list[tuple[int, float, bool, str]] = []
     for k, point in enumerate(points):
         places = np.flatnonzero(folds == k)
         pipe.calibration = _of_point(pipe, point, EntityCalibration())
         part = _judge(pipe, [made[i] for i in places.tolist()], progress)
-        found.probabilities += part.probabilities
-        found.correct += part.correct
-        found.labels += part.labels
-        found.texts += places[part.texts].tolist()
+        texts = places[part.texts].tolist()
+        rows += zip(texts, part.probabilities, part.correct, part.labels)
         found.gold += part.gold
         found.unannotated += part.unannotated
     # In the order of the texts, so that the gain compares each entity with itself.
-    order = np.argsort(found.texts, kind="stable").tolist()
-    return replace(
-        found,
-        probabilities=[found.probabilities[i] for i in order],
-        correct=[found.correct[i] for i in order],
-        labels=[found.labels[i] for i in order],
-        texts=[found.texts[i] for i in order],
-    )
+    for text, probability, right, label in sorted(rows, key=itemgetter(0)):
+        found.add(probability, right, text, label)
+    return found
 
 
 @dataclass
@@ -599,15 +592,3 @@ def _least_of_texts(
                 ]
                 scores.append(min(own))
     return scores
-
-
-__all__ = [
-    "Calibrated",
-    "EntityCalibration",
-    "Measured",
-    "calibrate",
-    "entity_components",
-    "measure",
-    "precise_threshold",
-    "set_precision",
-]

@@ -6,27 +6,28 @@ It works with any trained ``textcat``, ``textcat_multilabel`` or ``ner`` of spaC
 from __future__ import annotations
 
 import random
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-from spacy.errors import Errors
 from spacy.language import Language
-from spacy.pipeline import EntityRecognizer, TextCategorizer
-from spacy.pipeline.textcat_multilabel import MultiLabel_TextCategorizer
 from spacy.tokens import Doc
 from thinc.api import Model
 
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.rationales import doc_of_words, mask_of
-from spacy_latent.confidence import confidences
-from spacy_latent.errors import LatentError
+from spacy_latent.evaluation.explained_predictions import (
+    Category,
+    Entity,
+    choose,
+    find_prediction,
+    read,
+)
+from spacy_latent.evaluation.explained_predictions import NoSuchEntity as NoSuchEntity
 from spacy_latent.models.hidden_words import CLOSE, WordReaders, find_word_readers
 from spacy_latent.models.learned_mask import Scores, learn_mask, leave_one_out, shortest_prefix
-from spacy_latent.models.span_getters import PairSpans
-from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
 
 MASK, LEAVE_ONE_OUT, RANDOM = "mask", "leave-one-out", "random"
 # Digits of a weight on pages and in the terminal.
@@ -36,7 +37,6 @@ LEAST = 0.05
 RANDOM_DRAWS = 10
 # Number of tokens per batch; larger batches take more memory and no less time.
 TOKENS = 20_000
-ENTITY_FINDERS = (EntityRecognizer, CrfEntityRecognizer)
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,6 @@ class Faithfulness:
 
     comprehensiveness: float
     sufficiency: float
-
-
-class NoSuchEntity(LatentError):
-    """Error for a text in which the component found no such entity; another text may have one."""
-
-    def __init__(self, doc: Doc, component: str, message: str) -> None:
-        self.doc = doc
-        self.component = component
-        super().__init__(message)
-
-    def __reduce__(self) -> tuple[type[NoSuchEntity], tuple[Doc, str, str]]:
-        # For errors of pool processes: by default only the message of an error is pickled.
-        return type(self), (self.doc, self.component, str(self))
 
 
 @dataclass(frozen=True)
@@ -185,57 +172,28 @@ def explain(
         NoSuchEntity: a LatentError, if the text lacks the entity, or if the entity was on the doc
             before the component.
     """
-    name, pipe = _choose(nlp, component)
-    doc, before = _read(nlp, name, text)
-    target: _Category | _Entity
-    if isinstance(pipe, ENTITY_FINDERS):
-        target = _Entity.found(pipe, name, doc, before, label, entity)
-    else:
-        target = _Category.found(pipe, name, doc, label)
+    name, pipe = choose(nlp, component)
+    doc, before = read(nlp, name, text)
+    target = find_prediction(pipe, name, doc, before, label, entity)
+    of = partial(Explanation, doc, name, target.label, target.place, target.probability)
     if not len(doc):
-        return _of_no_words(doc, name, target)
+        none = np.zeros(0)
+        return of(target.probability, none, none, none.astype(bool), "text", {}, {})
     from_text = _FromText(nlp, name, doc, target)
     from_vectors = _vector_scores(nlp, name, pipe, before, target)
     scores: Scores = from_text if from_vectors is None else from_vectors
-    count = len(doc)
+    count, hidden = len(doc), "text" if from_vectors is None else "vectors"
     weights = learn_mask(
         scores, count, steps, margin, seed, lambda each: progress(each, "Hiding words", steps)
     )
     falls = leave_one_out(scores, count)
     chosen, rivals = _choose_words(scores, weights, falls, margin, seed)
-    return Explanation(
-        doc=doc,
-        component=name,
-        label=target.label,
-        entity=target.place,
-        probability=target.probability,
-        without=float(scores(np.zeros((1, count)))[0]),
-        weights=weights,
-        falls=falls,
-        chosen=chosen,
-        hidden="text" if from_vectors is None else "vectors",
-        faithfulness={key: faithfulness(scores, masks) for key, masks in rivals.items()},
-        erased={key: faithfulness(from_text, masks) for key, masks in rivals.items()},
+    without = float(scores(np.zeros((1, count)))[0])
+    measured, erased = (
+        {key: faithfulness(each, masks) for key, masks in rivals.items()}
+        for each in (scores, from_text)
     )
-
-
-def _of_no_words(doc: Doc, name: str, target: _Category | _Entity) -> Explanation:
-    """Return the explanation of a text without words."""
-    nothing = np.zeros(0)
-    return Explanation(
-        doc=doc,
-        component=name,
-        label=target.label,
-        entity=None,
-        probability=target.probability,
-        without=target.probability,
-        weights=nothing,
-        falls=nothing,
-        chosen=nothing.astype(bool),
-        hidden="text",
-        faithfulness={},
-        erased={},
-    )
+    return of(without, weights, falls, chosen, hidden, measured, erased)
 
 
 def _choose_words(
@@ -272,193 +230,10 @@ def faithfulness(scores: Scores, chosen: Sequence[np.ndarray]) -> Faithfulness:
     return Faithfulness(float(whole - without.mean()), float(whole - only.mean()))
 
 
-# ---------------------------------------------------------------- explained predictions
-
-
-def _choose(nlp: Language, component: str | None) -> tuple[str, Any]:
-    """Return the name and the component to explain."""
-    kinds = (TextCategorizer, *ENTITY_FINDERS)
-    found = {name: pipe for name, pipe in nlp.pipeline if isinstance(pipe, kinds)}
-    there = ", ".join(nlp.pipe_names) or "none"
-    if component is not None and component not in found:
-        raise LatentError(
-            f"{component!r} cannot be explained: it is no text classifier or entity recognizer of "
-            f"this pipeline. Those are: {', '.join(found) or 'none'}. Components: {there}."
-        )
-    if not found:
-        raise LatentError(
-            "There is nothing to explain: the pipeline has no text classifier and no entity "
-            f"recognizer. Its components: {there}. Give one with a trained textcat, "
-            "textcat_multilabel, ner, or a latent_textcat or crf_ner of this package."
-        )
-    if component is None and len(found) > 1:
-        raise LatentError(
-            f"There are several components to explain: {', '.join(found)}. Name one of them "
-            "(component, --component)."
-        )
-    name = component or next(iter(found))
-    pipe = found[name]
-    if getattr(pipe, "cfg", {}).get("score_range") is not None:
-        raise LatentError(
-            f"{name!r} gives numbers in a range, not probabilities of categories, and there is no "
-            "category to explain."
-        )
-    if any(isinstance(node.attrs.get("span_getter"), PairSpans) for node in pipe.model.walk()):
-        raise LatentError(
-            f"{name!r} reads pairs of texts, of which single words cannot be taken out. Look at "
-            "its structures with 'spacy latent render'."
-        )
-    return name, pipe
-
-
-def _read(nlp: Language, component: str, text: str | Doc) -> tuple[Doc, Doc]:
-    """Return the doc after the component, and a copy of it from before."""
-    doc = nlp.make_doc(text) if isinstance(text, str) else text
-    for name, pipe in nlp.pipeline:
-        before = _copy(doc) if name == component else None
-        try:
-            doc = pipe(doc)
-        except (KeyError, ValueError) as error:
-            if _is_initialized(pipe):
-                raise
-            # The error that nlp() raises for missing parameters or widths.
-            kind = type(error).__name__
-            raise LatentError(f"{Errors.E109.format(name=name)} ({kind}: {error})") from error
-        if before is not None:
-            return doc, before
-    raise AssertionError(f"{component} is a component of the pipeline")
-
-
-def _is_initialized(pipe: Any) -> bool:
-    """Return whether a component has all its parameters."""
-    model = getattr(pipe, "model", None)
-    if not isinstance(model, Model):
-        return True
-    return all(
-        node.has_param(name) is not None for node in model.walk() for name in node.param_names
-    )
-
-
-def _copy(doc: Doc) -> Doc:
-    """Copy a doc with its annotation, which entity recognizers read."""
-    if not len(doc):
-        return Doc(doc.vocab)
-    with warnings.catch_warnings():
-        # spaCy warns that attributes of whole docs, such as a transformer's output, are not copied.
-        # They are computed again here.
-        warnings.filterwarnings("ignore", r"\[W10[12]\]")
-        copied = Doc.from_docs([doc])
-    assert copied is not None
-    return copied
-
-
-class _Category:
-    """Prediction of a text classifier."""
-
-    place = None
-
-    def __init__(self, pipe: TextCategorizer, label: str, probability: float, guess: float) -> None:
-        self.pipe = pipe
-        self.label = label
-        self.probability = probability
-        # Probability without any word, as in spacy_latent.analysis.rationales.erasure.
-        self.guess = guess
-
-    @classmethod
-    def found(cls, pipe: TextCategorizer, name: str, doc: Doc, label: str | None) -> _Category:
-        labels = list(pipe.labels)
-        if not labels:
-            raise LatentError(f"{name!r} has no labels: it is not trained.")
-        if label is not None and label not in labels:
-            raise LatentError(f"{name!r} has no label {label!r}. Its labels: {', '.join(labels)}.")
-        label = max(labels, key=doc.cats.__getitem__) if label is None else label
-        several = isinstance(pipe, MultiLabel_TextCategorizer) or bool(
-            pipe.model.attrs.get("multi_label")
-        )
-        return cls(pipe, label, doc.cats[label], 0.5 if several else 1 / len(labels))
-
-    def of_copies(self, doc: Doc, count: int) -> np.ndarray:
-        """Return the probabilities for ``count`` copies of a doc, whose words the caller hides."""
-        found: Any = self.pipe.predict([doc] * count)
-        # A latent_textcat gives its structures as well.
-        probabilities = found[0] if isinstance(found, tuple) else found
-        ops: Any = self.pipe.model.ops
-        return ops.to_numpy(probabilities)[:, list(self.pipe.labels).index(self.label)]
-
-    def of_text(self, doc: Doc, kept: np.ndarray) -> float:
-        return doc.cats[self.label]
-
-
-class _Entity:
-    """Prediction of an entity recognizer: a stored probability, else 1.0 if it is found."""
-
-    guess = 0.0
-
-    def __init__(self, pipe: Any, doc: Doc, start: int, end: int, label: str) -> None:
-        self.pipe = pipe
-        self.place = (start, end)
-        self.label = label
-        self.probability = self._of(doc, start, end)
-
-    @classmethod
-    def found(
-        cls, pipe: Any, name: str, doc: Doc, before: Doc, label: str | None, entity: int
-    ) -> _Entity:
-        known = list(pipe.labels)
-        if label is not None and label not in known:
-            raise LatentError(f"{name!r} has no label {label!r}. Its labels: {', '.join(known)}.")
-        there = [span for span in doc.ents if label in (None, span.label_)]
-        if not 0 <= entity < len(there):
-            listed = ", ".join(f"{span.text} ({span.label_})" for span in there) or "none"
-            of = "" if label is None else f" with the label {label!r}"
-            raise NoSuchEntity(
-                doc,
-                name,
-                f"There is no entity number {entity}, from 0, in this text{of}. Found: {listed}.",
-            )
-        span = there[entity]
-        given = {(one.start, one.end, one.label_) for one in before.ents}
-        if (span.start, span.end, span.label_) in given:
-            raise NoSuchEntity(
-                doc,
-                name,
-                f"{span.text} ({span.label_}) was on the doc before {name!r}, which keeps what is "
-                "there whatever the words are. Give the text, or a doc that the pipeline has not "
-                "read yet; of what a component before it finds, such as an entity_ruler, there is "
-                "nothing to explain.",
-            )
-        return cls(pipe, doc, span.start, span.end, span.label_)
-
-    def of_copies(self, doc: Doc, count: int) -> np.ndarray:
-        docs = [_copy(doc) for _ in range(count)]
-        self.pipe.set_annotations(docs, self.pipe.predict(docs))
-        return np.array([self._of(each, *self.place) for each in docs])
-
-    def of_text(self, doc: Doc, kept: np.ndarray) -> float:
-        start, end = self.place
-        if not kept[start:end].all():
-            return 0.0
-        before = int(kept[:start].sum())
-        return self._of(doc, before, before + end - start)
-
-    def _of(self, doc: Doc, start: int, end: int) -> float:
-        place = start, end, self.label
-        # Include entities below min_confidence: a small drop must not count as no entity.
-        sure = confidences(doc, self.pipe.name).get(place)
-        if sure is not None:
-            return sure
-        return float(any((span.start, span.end, span.label_) == place for span in doc.ents))
-
-
-# ---------------------------------------------------------------- scores of masks
-
-
 class _FromText:
     """Scores of masks with words removed from the text: those whose mask is below a half."""
 
-    def __init__(
-        self, nlp: Language, component: str, doc: Doc, target: _Category | _Entity
-    ) -> None:
+    def __init__(self, nlp: Language, component: str, doc: Doc, target: Category | Entity) -> None:
         self.nlp = nlp
         self.enabled = nlp.pipe_names[: nlp.pipe_names.index(component) + 1]
         self.doc = doc
@@ -488,7 +263,7 @@ class _FromText:
 
 
 def _vector_scores(
-    nlp: Language, name: str, pipe: Any, before: Doc, target: _Category | _Entity
+    nlp: Language, name: str, pipe: Any, before: Doc, target: Category | Entity
 ) -> Scores | None:
     """Return the scores of masks with words hidden from the model.
 
@@ -509,7 +284,7 @@ def _vector_scores(
     return scores if abs(scores(nothing)[0] - others(nothing)[0]) <= CLOSE else None
 
 
-def _hidden_scores(readers: WordReaders, doc: Doc, target: _Category | _Entity) -> Scores:
+def _hidden_scores(readers: WordReaders, doc: Doc, target: Category | Entity) -> Scores:
     def scores(masks: np.ndarray) -> np.ndarray:
         size = max(1, TOKENS // len(doc))
         found = []

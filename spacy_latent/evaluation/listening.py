@@ -14,6 +14,7 @@ from spacy.language import Language
 from spacy.pipeline.tok2vec import Tok2Vec, Tok2VecListener
 from thinc.api import Model
 
+from spacy_latent.evaluation.findings import error, warning
 from spacy_latent.models.listener import LatentListener, keeps_batch, no_such_component
 from spacy_latent.pipeline.diagnostic import Diagnostic
 from spacy_latent.pipeline.latent_encoder import LatentEncoder
@@ -104,8 +105,7 @@ def _of_vectors(nlp: Language, one: Listening) -> Iterator[Diagnostic]:
         yield _wrong_kind(nlp, one, one.answering)
     wanted, given = one.node.maybe_get_dim("nO"), upstream.model.maybe_get_dim("nO")
     if wanted is not None and given is not None and wanted != given:
-        yield Diagnostic(
-            "error",
+        yield error(
             "listener-width",
             f"The listener of {one.component} has width {wanted}, and {one.answering}, to which it "
             f"listens, gives vectors of {given} features. Set the listener's width to {given}.",
@@ -119,8 +119,7 @@ def _without_vectors(nlp: Language, one: Listening, annotating: set[str]) -> Ite
     if name == "*":
         if not suitable:
             kind = "tok2vec" if isinstance(one.node, Tok2VecListener) else "transformer"
-            yield Diagnostic(
-                "error",
+            yield error(
                 "no-upstream",
                 f'{component} listens to "*", any {kind}, and the pipeline has none. Put one '
                 f"before {component}, or give {component} an embedder of its own.",
@@ -143,8 +142,7 @@ def _without_vectors(nlp: Language, one: Listening, annotating: set[str]) -> Ite
             text += f" As it is, it reads what {reads[-1]} writes on docs, and sends no gradient."
         yield Diagnostic("warning" if reads else "error", "no-upstream", text)
     elif name in nlp.disabled:
-        yield Diagnostic(
-            "error",
+        yield error(
             "disabled-upstream",
             f"{component} listens to {name}, which is disabled, so it gets no vectors. Take {name} "
             f"out of nlp.disabled, or give {component} an embedder of its own.",
@@ -171,8 +169,7 @@ def _wrong_kind(nlp: Language, one: Listening, upstream: str) -> Diagnostic:
         advice = take or "Take the listener that belongs to it"
     else:
         advice = "Set upstream to a component that gives vectors"
-    return Diagnostic(
-        "error",
+    return error(
         "listener-kind",
         f"{one.component} has a listener ({one.node.name}) to {upstream}, which is a {factory} and "
         f"does not answer it. {advice}.",
@@ -191,8 +188,7 @@ def _of_order(nlp: Language, upstream: str, found: list[Listening]) -> Iterator[
         and _suits(nlp.get_pipe(upstream), one.node)
     ]
     if early:
-        yield Diagnostic(
-            "error",
+        yield error(
             "listener-first",
             f"{_names(early)} listens to {upstream} and stands before it in the pipeline, so it "
             f"gets no vectors. Put {upstream} first.",
@@ -205,8 +201,7 @@ def _of_training(
     """Yield mistakes that come from frozen and annotating components."""
     awake = [one for one in listening if one.component not in frozen]
     if upstream in frozen and awake and upstream not in annotating:
-        yield Diagnostic(
-            "error",
+        yield error(
             "frozen-encoder",
             f"{upstream} is frozen and {_names(awake)}, which listens to it, is not: it would get "
             f"no vectors in training. Add {upstream!r} to training.annotating_components, or give "
@@ -215,8 +210,7 @@ def _of_training(
         )
     blind = [one for one in listening if one.component in annotating]
     if blind and upstream not in annotating:
-        yield Diagnostic(
-            "warning",
+        yield warning(
             "annotates-without-vectors",
             f"{_names(blind)} annotates in training, and {upstream}, to which it listens, does "
             "not: it annotates by vectors of zeros, and what comes after it learns from that. Add "
@@ -246,8 +240,7 @@ def _of_gradient(
     one_sends = not is_encoder and all(keeps_batch(one.node) for one in listening)
     held = any(isinstance(nlp.get_pipe(one.component), LatentEncoder) for one in awake)
     if awake and one_sends and not held and last in frozen:
-        yield Diagnostic(
-            "error",
+        yield error(
             "last-listener",
             f"{upstream} learns nothing: spaCy sends it all gradients with that of {last}, the "
             f"last component that listens to it, and {last} is frozen. Freeze {upstream} too, and "

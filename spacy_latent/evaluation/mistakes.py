@@ -15,6 +15,7 @@ from thinc.api import Model
 from spacy_latent.analysis.reference_check import is_annotated
 from spacy_latent.annotations import annotated_labels, rejected_key
 from spacy_latent.errors import number_of
+from spacy_latent.evaluation.findings import error, note, warning
 from spacy_latent.evaluation.listening import listeners_in, listening_mistakes
 from spacy_latent.evaluation.measured_settings import LayerSettings, measured_notes
 from spacy_latent.models.text_cat_reduce import refuses_empty_texts
@@ -35,6 +36,7 @@ from spacy_latent.pipeline.unreached_stages import unreached_stages
 SETS_SENTENCES = ("token.sent_start", "token.is_sent_start", "doc.sents", "token.dep", "token.head")
 # Prefix of the names, in any version, of the reader that keeps rejected spans.
 LABELLED_CORPORA = "spacy-latent.LabelledCorpora."
+FROZEN = "{} is frozen: its structure does not learn."
 # Components of spaCy that others may listen to.
 SHARED = ("tok2vec", "transformer", "curated_transformer")
 
@@ -55,20 +57,14 @@ def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Diagnost
         if hasattr(latent.pipe, "listener_map"):
             found += _of_encoder(nlp, component, latent.pipe, frozen, annotating)
         elif component in frozen:
-            found.append(
-                Diagnostic(
-                    "note", "frozen", f"{component} is frozen: its structure does not learn."
-                )
-            )
+            found.append(note("frozen", FROZEN.format(component)))
         for key, node in latent.layers.items():
             found += _of_layer(key, node)
             layer = settings_of(latent.pipe, node)
-            found += [
-                Diagnostic("note", code, f"{key}: {text}") for code, text in measured_notes(layer)
-            ]
+            found += [note(code, f"{key}: {text}") for code, text in measured_notes(layer)]
         for sentence in unreached_stages(latent.pipe.model, last_step(training)):
-            found.append(Diagnostic("error", "unreached-stage", f"{component}: {sentence}"))
-    found += [Diagnostic("error", "no-upstream", text) for text in missing_upstreams(nlp)]
+            found.append(error("unreached-stage", f"{component}: {sentence}"))
+    found += [error("no-upstream", text) for text in missing_upstreams(nlp)]
     found += _of_names(nlp)
     found += listening_mistakes(nlp)
     found += about_sentences(nlp, examples)
@@ -140,8 +136,7 @@ def about_missing_labels(
             for one in examples
         )
         if not pipe.labels or not told:
-            yield Diagnostic(
-                "warning",
+            yield warning(
                 "no-labels",
                 f"{name}: there is no example of what it finds in "
                 f"{number_of(len(examples), 'training text')}, so it learned nothing here. Give "
@@ -165,8 +160,7 @@ def about_rejected_spans(
     learning = [pipe for name, pipe in nlp.pipeline if name not in frozen]
     known = {getattr(pipe, "cfg", {}).get("incorrect_spans_key") for pipe in learning}
     for key in sorted(str(key) for key in keys - known - {None}):
-        yield Diagnostic(
-            "warning",
+        yield warning(
             "rejected-spans",
             f"The training corpus keeps rejected spans in doc.spans[{key!r}], and no component "
             f"that is trained reads them. Set incorrect_spans_key = {key!r} in the block of "
@@ -190,7 +184,7 @@ def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Ite
             settings = EvidenceSettings.of_block(name, pipe.cfg["evidence"])
             advice = "Further texts may have some: --examples reads more."
             for doubt in EvidenceSurvey.of(examples, settings).doubts(advice):
-                yield Diagnostic("warning", "entity-evidence", f"{name}: {doubt}")
+                yield warning("entity-evidence", f"{name}: {doubt}")
             found, expected = "entities", "spacy-latent.label_set_scorer.v1"
         elif isinstance(pipe, TreeSpanCategorizer):
             found = "spans"
@@ -202,8 +196,7 @@ def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Ite
         block = nlp.config["components"].get(name, {}).get("scorer") or {}
         scorer = str(block.get("@scorers"))
         if asked and not scorer.startswith(OF_LABEL_SETS):
-            yield Diagnostic(
-                "note",
+            yield note(
                 "label-sets",
                 f"{name}: training texts were annotated for some labels alone. Where those that it "
                 f"is judged by are so too, the scorer {scorer} counts {found} of other labels as "
@@ -243,8 +236,7 @@ def _of_encoder(
         component in _upstream(other) for _, other in nlp.pipeline[: names.index(component)]
     )
     if not listening and not supervised and not early:
-        yield Diagnostic(
-            "error",
+        yield error(
             "no-listener",
             f"{component}: nothing listens to it, so it learns nothing. Give a component "
             '@architectures = "spacy-latent.LatentListener.v1" with '
@@ -252,10 +244,9 @@ def _of_encoder(
         )
     awake = [name for name in listening if name not in frozen]
     if component in frozen and (not awake or component in annotating):
-        yield Diagnostic("note", "frozen", f"{component} is frozen: its structure does not learn.")
+        yield note("frozen", FROZEN.format(component))
     if pipe.cfg.get("set_heads") and "parser" in names:
-        yield Diagnostic(
-            "warning",
+        yield warning(
             "set-heads",
             f"{component} sets heads and so does the parser; docs that are parsed keep theirs.",
         )
@@ -275,35 +266,28 @@ def _of_layer(key: str, node: Model) -> Iterable[Diagnostic]:
         before = [stage.name for _, stage in estimator.stages if stage.uses_scores]
         since = f" after {', '.join(before)}" if before else ""
         learned = (
-            "what was learned of them has no part in it"
-            if before
-            else ("nothing is learned of them")
+            "what was learned of them has no part in it" if before else "nothing is learned of them"
         )
-        yield Diagnostic(
-            "note",
+        yield note(
             "given-trees",
             f"{key}: its trees are given by {estimator.name}{since}, so its scorer is not run and "
             f"{learned}. It is a control.",
         )
     if getattr(module, "gain", None) is not None:
-        yield Diagnostic(
-            "note",
+        yield note(
             "residual",
             f"{key}: the embedder's vectors go around the structure (residual), so the task may be "
             "learned without it. Set residual = false to close this way.",
         )
     if any(inner.name == "expand_window" for inner in node.layers[0].walk()):
-        yield Diagnostic(
-            "note",
+        yield note(
             "context-below",
             f"{key}: its embedder mixes neighbouring tokens, so the task may be learned without "
             "the structure. An embedder of single words, with context in the scorer alone, leaves "
             "no other way.",
         )
     if latent_shim(node).learn_rates.get("latent.scorer.", 1.0) == 0.0:
-        yield Diagnostic(
-            "warning", "scorer-still", f"{key}: scorer_learn_rate is 0, so the scorer never learns."
-        )
+        yield warning("scorer-still", f"{key}: scorer_learn_rate is 0, so the scorer never learns.")
 
 
 def settings_of(pipe: Any, node: Model) -> LayerSettings:
@@ -361,16 +345,14 @@ def _of_sentences(
     ]
     late = [name for name in setters if name not in annotating]
     if not setters:
-        yield Diagnostic(
-            "note",
+        yield note(
             "no-sentences",
             f"No component before {component} sets sentences: one structure spans a whole text, "
             f"up to {number_of(max(lengths), 'token')} of it. For one of each sentence put a "
             "sentencizer before it, and its name into training.annotating_components.",
         )
     elif late:
-        yield Diagnostic(
-            "warning",
+        yield warning(
             "sentences-in-training",
             f"{', '.join(late)} sets sentences at prediction but not in training, where "
             f"{component} would see whole docs. Add {', '.join(late)} to "
@@ -389,10 +371,10 @@ def about_score_ranges(nlp: Language) -> list[Diagnostic]:
     found = []
     for pipe in of_numbers:
         if text := judged_as_labels(pipe):
-            found.append(Diagnostic("warning", "range-scorer", text))
+            found.append(warning("range-scorer", text))
         # Another classifier may provide the score of labels.
         elif len(of_numbers) == len(classifiers) and (text := weighed_as_labels(pipe, weights)):
-            found.append(Diagnostic("warning", "range-weights", text))
+            found.append(warning("range-weights", text))
     return found
 
 
@@ -401,8 +383,7 @@ def _of_kernels() -> Iterable[Diagnostic]:
 
     reason = why_no_gpu_kernels()
     if reason is not None:
-        yield Diagnostic(
-            "note",
+        yield note(
             "no-gpu-kernels",
             "Structures are solved on the CPU and sent back, since kernels for the GPU cannot be "
             f"launched: {reason}. CuPy launches them: pip install 'spacy-latent[gpu]', for CUDA "
@@ -435,8 +416,7 @@ def _of_wildcards(nlp: Language) -> Iterable[Diagnostic]:
     for name, pipe in nlp.pipeline:
         # Before the first encoder, "*" can only mean a tok2vec or transformer of spaCy.
         if encoders and "*" in _upstream(pipe, Tok2VecListener):
-            yield Diagnostic(
-                "warning",
+            yield warning(
                 "wildcard",
                 f'{name} listens to "*", which no latent encoder answers. Name the one that '
                 "is meant as its upstream.",
@@ -469,10 +449,9 @@ def _of_own_embedders(nlp: Language, frozen: set[str]) -> Iterable[Diagnostic]:
             )
         share = f"To share it, give{listener or ' them a listener to it'}"
         if any(heard & {shared, "*"} for heard in upstream.values()):
-            yield Diagnostic("note", "own-embedder", f"{names} {has} beside {shared}. {share}.")
+            yield note("own-embedder", f"{names} {has} beside {shared}. {share}.")
         else:
-            yield Diagnostic(
-                "warning",
+            yield warning(
                 "idle-embedder",
                 f"Nothing listens to {shared}, so it learns nothing, and {names} {has}. {share}; "
                 f"else take {shared} out of the pipeline.",
@@ -484,8 +463,7 @@ def _of_empty_texts(nlp: Language) -> Iterable[Diagnostic]:
         if not isinstance(pipe, TextCategorizer):
             continue
         if settings := refuses_empty_texts(pipe.model):
-            yield Diagnostic(
-                "note",
+            yield note(
                 "empty-texts",
                 f"{name} fails on an empty text beside others, as spaCy's classifiers do with "
                 f"{', '.join(settings)}. Take @architectures = "

@@ -14,10 +14,10 @@ confidence: a slope and a shift of the log-odds, for trees with labels and for t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from spacy.language import Language
@@ -56,6 +56,9 @@ from spacy_latent.pipeline.learnt_calibration import (
     parse_components,
 )
 from spacy_latent.structures.derivatives import recording
+
+if TYPE_CHECKING:
+    from spacy_latent.models.parse_temperatures import ArcProbabilities
 
 BATCH = 64
 
@@ -154,7 +157,7 @@ def calibrate(
         table = _table(pipe, made, progress) if made else None
     finally:
         pipe.calibration = before
-    if table is None or not len(table.right):
+    if table is None or not len(table.arcs.right):
         raise LatentError(
             f"No text has annotated heads, so {name!r} cannot be calibrated. Give text with "
             "token.head that it was not trained on."
@@ -220,31 +223,62 @@ def precise_arcs(
     return made
 
 
-@dataclass
-class _Table:
-    """The A arcs of all texts at T temperatures.
+class _Arcs(NamedTuple):
+    """The A arcs of known heads, of one text or of all, at T temperatures.
 
     Attributes:
-        arcs: probabilities ``(A, T)``.
+        said: probabilities ``(A, T)``.
         of_labels: probabilities of labels given the arcs, ``(A, T)``.
         right, labelled_right: ``(A,)`` bool.
         roots: arcs without a label to be wrong, ``(A,)`` bool.
         texts: doc of each, ``(A,)`` int64.
         lengths: distance of each between head and modifier, 0 for roots, ``(A,)`` int64.
+        labels: ``(A,)``, the labels that the parser gives.
+        words: position of each modifier in its doc ``(A,)`` int64.
+    """
+
+    said: np.ndarray
+    of_labels: np.ndarray
+    right: np.ndarray
+    labelled_right: np.ndarray
+    roots: np.ndarray
+    texts: np.ndarray
+    lengths: np.ndarray
+    labels: np.ndarray
+    words: np.ndarray
+
+    @classmethod
+    def of(cls, example: Example, parse: ArcProbabilities, names: Any, text: int) -> _Arcs:
+        heads, gold = gold_arcs(example)
+        known = np.flatnonzero(heads >= 0)
+        right, roots = parse.heads[known] == heads[known], parse.heads[known] == known
+        labels = np.array([names[place] for place in parse.labels[known]], dtype=object)
+        same = np.array([a == gold[i] for a, i in zip(labels, known)], dtype=bool)
+        return cls(
+            parse.arcs[known],
+            parse.of_labels[known],
+            right,
+            right & (roots | same),
+            roots,
+            np.full(len(known), text),
+            np.abs(parse.heads[known] - known),
+            labels,
+            known,
+        )
+
+
+@dataclass
+class _Table:
+    """Arcs and trees of all texts.
+
+    Attributes:
         unannotated: number of further words, without a known head.
         judge: whole trees, with the probabilities as trained.
         trees: probabilities of these trees, ``(S, T)``.
         labels_of_trees: products of the probabilities of their labels, ``(S, T)``.
     """
 
-    arcs: np.ndarray
-    of_labels: np.ndarray
-    right: np.ndarray
-    labelled_right: np.ndarray
-    roots: np.ndarray
-    texts: np.ndarray
-    labels: list[str]
-    lengths: np.ndarray
+    arcs: _Arcs
     unannotated: int
     judge: TreeJudge
     trees: np.ndarray
@@ -254,11 +288,11 @@ class _Table:
         return JudgedEntities(
             said.tolist(),
             right.tolist(),
-            self.labels,
+            self.arcs.labels.tolist(),
             len(right),
             unannotated=self.unannotated,
-            texts=self.texts.tolist(),
-            lengths=self.lengths.tolist(),
+            texts=self.arcs.texts.tolist(),
+            lengths=self.arcs.lengths.tolist(),
             noun=noun,
         )
 
@@ -268,102 +302,77 @@ def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table
     from spacy_latent.models.parse_temperatures import arc_probabilities
     from spacy_latent.models.parses import Request
 
-    names = pipe.all_labels
-    request = Request(names, max_length=pipe.model.attrs["max_length"])
-    columns: list[list[np.ndarray]] = [[] for _ in range(7)]
-    labels: list[str] = []
-    unannotated, text = 0, 0
-    judge = TreeJudge()
-    trees, of_trees = [np.zeros((0, len(TEMPERATURES)))], [np.zeros((0, len(TEMPERATURES)))]
+    request = Request(pipe.all_labels, max_length=pipe.model.attrs["max_length"])
+    each: list[_Arcs] = []
+    judge, trees = TreeJudge(), list[tuple[np.ndarray, np.ndarray]]()
     for batch in minibatch(progress(examples, "Arcs", len(examples)), BATCH):
         docs = [example.predicted for example in batch]
         work = partial(arc_probabilities, docs=docs, request=request, temperatures=TEMPERATURES)
         parses, _ = run(pipe.model, docs, work, is_train=False)
         for example, parse in zip(batch, parses):
-            heads, gold = gold_arcs(example)
-            numbers = gold_sentences(example)
-            known = np.flatnonzero(heads >= 0)
-            words = sum(not token.is_space for token in example.predicted)
-            unannotated += words - len(known)
-            right = parse.heads[known] == heads[known]
-            roots = parse.heads[known] == known
-            own = [names[place] for place in parse.labels[known]]
-            same = np.array([a == gold[i] for a, i in zip(own, known)], dtype=bool)
-            parts = (
-                parse.arcs[known],
-                parse.of_labels[known],
-                right,
-                right & (roots | same),
-                roots,
-                np.full(len(known), text),
-                np.abs(parse.heads[known] - known),
-            )
-            for column, part in zip(columns, parts):
-                column.append(part)
-            labels += own
-            right_at = dict(zip(known.tolist(), zip(parts[2].tolist(), parts[3].tolist())))
-            for (start, end), said in zip(parse.sentences, parse.trees):
-                judged = [right_at[i] for i in range(start, end) if i in right_at]
-                tokens = example.predicted[start:end]
-                product = parse.of_labels[start:end].prod(0)
-                if judge.add(
-                    text,
-                    sum(not token.is_space for token in tokens),
-                    [one for one, _ in judged],
-                    [one for _, one in judged],
-                    float(said[UNCHANGED]),
-                    float(said[UNCHANGED] * product[UNCHANGED]),
-                    is_sentence(numbers, start, end),
-                ):
-                    trees.append(said[None])
-                    of_trees.append(product[None])
-            text += 1
-    arcs, of_labels, right, labelled, roots, texts, lengths = map(np.concatenate, columns)
-    return _Table(
-        arcs=arcs,
-        of_labels=of_labels,
-        right=right,
-        labelled_right=labelled,
-        roots=roots,
-        texts=texts,
-        labels=labels,
-        lengths=lengths,
-        unannotated=unannotated,
-        judge=judge,
-        trees=np.concatenate(trees),
-        labels_of_trees=np.concatenate(of_trees),
-    )
+            own = _Arcs.of(example, parse, pipe.all_labels, len(each))
+            trees += _judged_trees(judge, example, parse, own, len(each))
+            each.append(own)
+    arcs = _Arcs(*map(np.concatenate, zip(*each)))
+    words = sum(not token.is_space for example in examples for token in example.predicted)
+    of_trees = np.array(trees, dtype="float64").reshape(-1, 2, len(TEMPERATURES))
+    return _Table(arcs, words - len(arcs.right), judge, of_trees[:, 0], of_trees[:, 1])
+
+
+def _judged_trees(
+    judge: TreeJudge, example: Example, parse: ArcProbabilities, arcs: _Arcs, text: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Judge the trees of a doc, and yield the probabilities of those that annotation judges.
+
+    Yields:
+        Probabilities of the tree, and products of the probabilities of its labels, ``(T,)`` each.
+    """
+    numbers = gold_sentences(example)
+    right = zip(arcs.right.tolist(), arcs.labelled_right.tolist())
+    right_at = dict(zip(arcs.words.tolist(), right))
+    for (start, end), said in zip(parse.sentences, parse.trees):
+        judged = [right_at[i] for i in range(start, end) if i in right_at]
+        product = parse.of_labels[start:end].prod(0)
+        if judge.add(
+            text,
+            sum(not token.is_space for token in example.predicted[start:end]),
+            [one for one, _ in judged],
+            [one for _, one in judged],
+            float(said[UNCHANGED]),
+            float(said[UNCHANGED] * product[UNCHANGED]),
+            is_sentence(numbers, start, end),
+        ):
+            yield said, product
 
 
 def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
-    folds = folds_of(documents)
-    arcs = TemperatureFit.of(table.arcs, table.right, table.texts, folds)
+    folds, own = folds_of(documents), table.arcs
+    arcs = TemperatureFit.of(own.said, own.right, own.texts, folds)
     # A label can only be right with its arc.
-    worded = table.right & ~table.roots
+    worded = own.right & ~own.roots
     labels = TemperatureFit.of(
-        table.of_labels[worded], table.labelled_right[worded], table.texts[worded], folds
+        own.of_labels[worded], own.labelled_right[worded], own.texts[worded], folds
     )
-    every = np.arange(len(table.right))
 
-    plain = table.arcs[:, UNCHANGED]
-    after = at_temperature(table.arcs, arcs.kept)
-    fold = folds[table.texts]
-    crossed = at_temperature(table.arcs, arcs.by_fold[fold])
+    plain = own.said[:, UNCHANGED]
+    after = at_temperature(own.said, arcs.kept)
+    fold = folds[own.texts]
+    crossed = at_temperature(own.said, arcs.by_fold[fold])
     trees = FittedTemperature(
         arcs.gain,
-        table.judged(ARC, plain, table.right),
-        documents.group(table.judged(ARC, after, table.right)),
-        table.judged(ARC, crossed, table.right),
+        table.judged(ARC, plain, own.right),
+        documents.group(table.judged(ARC, after, own.right)),
+        table.judged(ARC, crossed, own.right),
         math.exp(arcs.kept),
     )
-    before_labels = plain * table.of_labels[:, UNCHANGED]
-    after_labels = after * at_temperature(table.of_labels, labels.kept)
-    crossed_labels = crossed * at_temperature(table.of_labels, labels.by_fold[fold])
+    before_labels = plain * own.of_labels[:, UNCHANGED]
+    after_labels = after * at_temperature(own.of_labels, labels.kept)
+    crossed_labels = crossed * at_temperature(own.of_labels, labels.by_fold[fold])
     labelled = FittedTemperature(
         labels.gain,
-        table.judged(LABELLED_ARC, before_labels, table.labelled_right),
-        documents.group(table.judged(LABELLED_ARC, after_labels, table.labelled_right)),
-        table.judged(LABELLED_ARC, crossed_labels, table.labelled_right),
+        table.judged(LABELLED_ARC, before_labels, own.labelled_right),
+        documents.group(table.judged(LABELLED_ARC, after_labels, own.labelled_right)),
+        table.judged(LABELLED_ARC, crossed_labels, own.labelled_right),
         math.exp(labels.kept),
     )
     fold_of_trees = folds[np.array(table.judge.trees.texts, dtype="int64")]
@@ -373,10 +382,10 @@ def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
         return at_temperature(said, fit.kept), at_temperature(said, left_out)
 
     whole, crossed_whole = tempered(table.trees, arcs)
-    own, crossed_own = tempered(table.labels_of_trees, labels)
+    products, crossed_products = tempered(table.labels_of_trees, labels)
     of_trees = _fit_map(table.judge.trees, whole, crossed_whole, folds, documents)
     of_labelled_trees = _fit_map(
-        table.judge.labelled, whole * own, crossed_whole * crossed_own, folds, documents
+        table.judge.labelled, whole * products, crossed_whole * crossed_products, folds, documents
     )
     # As in ParseCalibration.tree_confidences.
     of_labelled_trees.after = _at_most(of_labelled_trees.after, of_trees.after)
@@ -389,7 +398,7 @@ def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
         labelled_tree_slope=of_labelled_trees.slope,
         labelled_tree_shift=of_labelled_trees.shift,
         docs=len(folds),
-        arcs=len(every),
+        arcs=len(own.right),
     )
     return CalibratedParses(made, trees, labelled, of_trees, of_labelled_trees)
 
@@ -420,14 +429,3 @@ def _at_most(labelled: JudgedEntities, trees: JudgedEntities) -> JudgedEntities:
     """Return labelled trees with probabilities that are not above those of the same trees."""
     pairs = zip(labelled.probabilities, trees.probabilities)
     return replace(labelled, probabilities=[min(pair) for pair in pairs])
-
-
-__all__ = [
-    "CalibratedParses",
-    "FittedMap",
-    "FittedTemperature",
-    "ParseCalibration",
-    "calibrate",
-    "measure",
-    "precise_arcs",
-]

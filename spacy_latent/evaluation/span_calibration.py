@@ -181,11 +181,7 @@ def _judge(
                     if right is None:
                         found.unannotated += 1
                         continue
-                    found.probabilities.append(p)
-                    found.correct.append(right)
-                    found.labels.append("")
-                    found.texts.append(number)
-                    found.lengths.append(len(doc))
+                    found.add(p, right, number, length=len(doc))
                     found.gold += 1
     finally:
         pipe.cfg["min_confidence"] = least
@@ -236,7 +232,7 @@ def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table
 
 def _predicted(pipe: Any, docs: list[Doc]) -> list[tuple[list[tuple[int, int, str]], np.ndarray]]:
     """Return the predicted spans of each doc, with their probabilities at T temperatures."""
-    from spacy_latent.models.span_losses import LikelySpans, choose, memberships
+    from spacy_latent.models.found_spans import LikelySpans, choose, memberships
     from spacy_latent.models.tree_span_classifier import threads_of
 
     sets, labels, threshold = pipe.numbered_sets, pipe.labels, pipe.cfg["threshold"]

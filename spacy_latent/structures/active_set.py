@@ -21,6 +21,7 @@ from spacy_latent.kernels.autograd.operators import check, in_precision_of, like
 from spacy_latent.kernels.core.gpu_transfers import fetch_together, remember, send, send_together
 from spacy_latent.kernels.core.pool import spread
 from spacy_latent.kernels.sparsemap import active_set as kernel
+from spacy_latent.kernels.sparsemap.faces import Items
 from spacy_latent.structures.faces import Ask, Faces, padded
 from spacy_latent.structures.oracle import Oracle
 from spacy_latent.structures.results import SparseSolution
@@ -197,17 +198,9 @@ class Supports:
 
     def pull_back(self, of_means: np.ndarray) -> np.ndarray:
         """Return the gradient of scores for a gradient of means, both like ``means``."""
-        faces = Faces(
-            np.arange(len(self.means) + 1) * self.means.shape[1],
-            self.residuals.reshape(-1),
-            self.atoms,
-            self.counts.copy(),
-            self.inverses,
-            self.offsets,
-            None,
-            self.most,
-            self.ask,
-        )
+        starts = np.arange(len(self.means) + 1) * self.means.shape[1]
+        items = Items(starts, self.residuals.reshape(-1), self.atoms, self.counts.copy())
+        faces = Faces(items, self.inverses, self.offsets, None, self.most, self.ask)
         return faces.pull_back(of_means.reshape(-1)).reshape(of_means.shape)
 
     def pull_back_weights(self, of_weights: np.ndarray) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import warnings
 from typing import ClassVar
 
@@ -19,9 +18,12 @@ from spacy_latent.errors import (
 )
 from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.kernels.core.gpu_transfers import fetch, send
+from spacy_latent.kernels.sparsemap.tree_prices import nearest_average
+from spacy_latent.structures import budget_search
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.budget_prices import average_of_trees, nearest_average_of_trees
+from spacy_latent.structures.budget_search import BudgetSearch, excess
 from spacy_latent.structures.dependency import DependencyTree, Direction
 from spacy_latent.structures.encoded_graph import StructureFactor
 from spacy_latent.structures.logic_factors import Budget
@@ -37,12 +39,6 @@ from spacy_latent.structures.spanning_tree import SpanningTree
 ADVICE = "sparsemap (the SparseMAP estimator with its defaults), or ProjectiveTree or SpanningTree"
 # Bound on the numbers in a table of the dynamic program for projective trees.
 MOST_NUMBERS = 10_000_000
-# Bound on calls of the tree's oracle for the best tree of one item.
-MOST_CALLS = 5_000
-# Bound on calls in one attempt to find any tree at all.
-DEPTH_FIRST_CALLS_PER_WORD = 4
-# Steps of the subgradient method for the bound at one node of the search.
-BOUND_STEPS = 30
 # ADMM takes more and cheaper steps than an active set does. If scores are small, the projection on
 # the trees needs some hundreds of them in the support.
 ITERATIONS_PER_CALL = 10
@@ -167,8 +163,6 @@ class BudgetTree(DependencyTree):
     def _by_prices(
         self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        from spacy_latent.kernels.sparsemap.tree_prices import nearest_average
-
         options = (self.max_modifiers, self.single_root, steps, tolerance)
         return self._solved(*nearest_average(scores, lengths, *options))
 
@@ -243,7 +237,7 @@ class BudgetTree(DependencyTree):
             raise InfeasibleError(self.name, error.items) from None
         wrong = []
         for b, n in enumerate(lengths.tolist()):
-            if self._excess(heads[b, 1 : n + 1].cpu().numpy(), n).any():
+            if excess(heads[b, 1 : n + 1].cpu().numpy(), self.max_modifiers).any():
                 window = scores[b, : n + 1, : n + 1].detach().to("cpu", torch.float64)
                 found = self._search(tree, window, n)
                 if found is None:
@@ -260,16 +254,10 @@ class BudgetTree(DependencyTree):
         chosen = (heads >= 0).to(z.dtype)
         return z.scatter_(1, heads.clamp_min(0).long().unsqueeze(1), chosen.unsqueeze(1))
 
-    def _excess(self, heads: np.ndarray, n: int) -> np.ndarray:
-        """Return the number of modifiers above the budget of each of the words ``(n,)``."""
-        return np.maximum(np.bincount(heads, minlength=n + 1)[1:] - self.max_modifiers, 0)
-
     def _search(self, tree: DependencyTree, scores: Tensor, n: int) -> np.ndarray | None:
         """Return the heads ``(n,)`` of the best tree, or None if there is no tree.
 
-        Projective trees use a dynamic program, others branch and bound. The search branches on a
-        word above its budget: one of its arcs is either in the tree or not. Bounds come from
-        Lagrangian relaxation, with a price for each modifier of a word.
+        Projective trees use a dynamic program, others branch and bound.
         """
         mask = self.part_mask(scores[None], torch.tensor([n], device="cpu"))[0]
         open_scores = torch.where(mask, scores, -torch.inf).numpy()
@@ -286,117 +274,19 @@ class BudgetTree(DependencyTree):
                 own_heads = np.empty(n + 1, dtype=np.int32)
                 exists = best_budget_tree(open_scores, budget, self.single_root, own_heads)
                 return own_heads[1:] if exists else None
-        size, columns = torch.tensor([n], device="cpu"), np.arange(1, n + 1)
-        best_score, best = -np.inf, None
-        calls, pushed = 0, 0
-        waiting = [(-np.inf, 0, open_scores, np.zeros(n))]
-        while waiting:
-            negative_bound, _, own, prices = heapq.heappop(waiting)
-            if -negative_bound <= best_score + _slack(best_score):
-                break
-            bound, branch = -negative_bound, None
-            for step in range(BOUND_STEPS):
-                # The first step has no prices: a tree within the budgets is then the best of the
-                # node.
-                paid = np.zeros(n) if step == 0 else prices
-                calls += 1
-                if calls > MOST_CALLS:
-                    if best is None:
-                        raise NotTractable(self.name, f"map of {n} tokens", ADVICE)
-                    most = max([bound, *(-other[0] for other in waiting[:1])])
-                    warnings.warn(
-                        f"{self.name}: the search for the best tree of {n} tokens was given up "
-                        f"after {MOST_CALLS} calls of the oracle. The tree found has the score "
-                        f"{best_score + level:.6g}; none has more than {most + level:.6g}.",
-                        LatentWarning,
-                        stacklevel=2,
-                    )
-                    return best
-                charged = own.copy()
-                charged[1:] -= paid[:, None]
-                try:
-                    heads = tree.best_heads(torch.from_numpy(charged)[None], size)
-                except InfeasibleError:
-                    bound = -np.inf
-                    break
-                found = heads[0, 1:].numpy()
-                counts = np.bincount(found, minlength=n + 1)[1:]
-                relaxed = charged[found, columns].sum() + self.max_modifiers * paid.sum()
-                bound = min(bound, relaxed)
-                if (counts <= self.max_modifiers).all():
-                    reached = own[found, columns].sum()
-                    if reached > best_score:
-                        best_score, best = reached, found.copy()
-                    if step == 0:
-                        bound = reached
-                elif branch is None:
-                    branch = found.copy()
-                if branch is None or bound <= best_score + _slack(best_score):
-                    break
-                slope = counts - self.max_modifiers
-                if step and not slope.any():
-                    break
-                goal = best_score if best is not None else relaxed - 1.0
-                length = max(relaxed - goal, 1e-3) / max(float(slope @ slope), 1.0)
-                prices = np.maximum(prices + length * slope, 0.0)
-            if branch is None or bound <= best_score + _slack(best_score):
-                continue
-            if best is None:
-                best = self._search_depth_first(tree, own, prices, n)
-                if best is not None:
-                    best_score = own[best, columns].sum()
-            for child in self._children(own, branch, n):
-                pushed += 1
-                heapq.heappush(waiting, (-bound, pushed, child, prices))
-        return best
-
-    def _search_depth_first(
-        self, tree: DependencyTree, scores: np.ndarray, prices: np.ndarray, n: int
-    ) -> np.ndarray | None:
-        """Return the heads of a good tree within the budgets, found depth first.
-
-        The result is None if a few calls have found no such tree.
-        """
-        waiting = [scores]
-        for _ in range(DEPTH_FIRST_CALLS_PER_WORD * n):
-            if not waiting:
-                break
-            own = waiting.pop()
-            charged = own.copy()
-            charged[1:] -= prices[:, None]
-            try:
-                heads = tree.best_heads(
-                    torch.from_numpy(charged)[None], torch.tensor([n], device="cpu")
-                )
-            except InfeasibleError:
-                continue
-            found = heads[0, 1:].numpy()
-            if not self._excess(found, n).any():
-                return found
-            waiting += reversed(self._children(own, found, n))
-        return None
-
-    def _children(self, scores: np.ndarray, heads: np.ndarray, n: int) -> list[np.ndarray]:
-        """Return the scores of two halves of the trees.
-
-        One half has an arc of the word with the most modifiers, the other half does not.
-        """
-        fullest = int(self._excess(heads, n).argmax()) + 1
-        fixed = np.isfinite(scores[:, 1:]).sum(0) == 1
-        free = np.flatnonzero((heads == fullest) & ~fixed) + 1
-        held = int(((heads == fullest) & fixed).sum())
-        if held > self.max_modifiers or not len(free):
-            return []
-        without = scores.copy()
-        if held == self.max_modifiers:
-            without[fullest, free] = -np.inf
-            return [without]
-        modifier = free[scores[fullest, free].argmax()]
-        without[fullest, modifier] = -np.inf
-        taken = scores.copy()
-        taken[:, modifier] = -np.inf
-        taken[fullest, modifier] = scores[fullest, modifier]
-        return [taken, without]
+        search = BudgetSearch(tree, self.max_modifiers, open_scores)
+        found = search.run()
+        if search.bound is not None:
+            if found is None:
+                raise NotTractable(self.name, f"map of {n} tokens", ADVICE)
+            warnings.warn(
+                f"{self.name}: the search for the best tree of {n} tokens was given up after "
+                f"{budget_search.MOST_CALLS} calls of the oracle. The tree found has the score "
+                f"{search.best_score + level:.6g}; none has more than {search.bound + level:.6g}.",
+                LatentWarning,
+                stacklevel=2,
+            )
+        return found
 
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
         raise NotTractable(self.name, "log_partition", ADVICE)
@@ -408,8 +298,3 @@ class BudgetTree(DependencyTree):
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
         raise NotTractable(self.name, "sample", ADVICE)
-
-
-def _slack(score: float) -> float:
-    """Return the largest difference of a bound from a score that is only rounding."""
-    return 1e-10 * (1.0 + abs(score)) if np.isfinite(score) else 0.0

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from spacy_latent.kernels.autograd import operators
 from spacy_latent.structures.base import Structure
 
 
@@ -47,13 +48,9 @@ class CompiledStructure(Structure):
 
     def _best(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return the best structure of each item as the kernels write it."""
-        from spacy_latent.kernels.autograd import operators
-
         return operators.best(self._given(scores), lengths, self.family, self._options(scores))
 
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels.autograd import operators
-
         options = self._options(scores)
         return operators.log_partition(self._given(scores), lengths, self.family, options)
 
@@ -66,23 +63,17 @@ class CompiledStructure(Structure):
 
         Scores and lengths are as :meth:`check` returns them.
         """
-        from spacy_latent.kernels.autograd import operators
-
         family = self.family if regularizer == "entropic" else self.smoothed_family
         assert family is not None
         given = self._given(scores if gamma == 1.0 else scores / gamma)
         return gamma * operators.log_partition(given, lengths, family, self._options(scores))
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels.autograd import operators
-
         return operators.marginals(self._given(scores), lengths, self.family, self._options(scores))
 
     def _sample(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
-        from spacy_latent.kernels.autograd import operators
-
         options = self._options(scores)
         drawn = operators.sample(
             self._given(scores), lengths, self.family, options, num_samples, generator

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores
+from spacy_latent.kernels.autograd import operators
 from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.structures.base import less_highest
 from spacy_latent.structures.compiled import CompiledStructure
@@ -70,8 +71,6 @@ class ConstituencyTree(CompiledStructure):
     @not_traced
     def log_partition_and_marginals(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return both, ``(B,)`` and ``(B, N, N)``, in the time of marginals; without gradients."""
-        from spacy_latent.kernels.autograd import operators
-
         prepared, lengths = self._read(scores.detach(), lengths)
         reduced = self._reduced(prepared, lengths)
         given = prepared if reduced is None else reduced.scores

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,3 +137,67 @@ class EncodedGraph:
                 claimed[own] = True
                 self.owned[start : start + len(own)] = True
             start += len(own)
+
+
+class GraphBatch:
+    """Factors of a batch of graphs.
+
+    Items, and within them factors and parts, lie one after the other. An *edge* is a part in a
+    factor; the edges of structures come first.
+
+    Attributes:
+        item, degree: item of each part, and number of its edges.
+        part, edge_item, owned: part and item of each edge, and whether its factor is one of the
+            disjoint ones.
+        border: number of edges of structures.
+        factor_item, starts: item and first edge of each structure, and the end of the last.
+        logic_item, logic_starts: the same of logic factors, counted from their first edge.
+    """
+
+    def __init__(self, graphs: Sequence[EncodedGraph]) -> None:
+        self.size = len(graphs)
+        counts = [int(np.prod(g.shape)) for g in graphs]
+        self.num_parts = sum(counts)
+        self.item = np.repeat(np.arange(self.size), counts)
+        borders = [g.num_structure_edges for g in graphs]
+        edges = [g.edges + offset for g, offset in zip(graphs, np.cumsum([0, *counts]))]
+        self.part = _joined([*_halves(edges, borders)], np.int64)
+        self.owned = _joined([*_halves([g.owned for g in graphs], borders)], np.bool_)
+        self.edge_item = self.item[self.part]
+        self.border = sum(borders)
+        self.degree = np.bincount(self.part, minlength=self.num_parts)
+
+        self.structures = [f for g in graphs for f in g.structures]
+        self.slots = [own for g in graphs for own in g.slots]
+        own = [len(g.structures) for g in graphs]
+        self.factor_item = np.repeat(np.arange(self.size), own)
+        self.logic_item = np.repeat(np.arange(self.size), [len(g.kinds) for g in graphs])
+        self.kinds = _joined([g.kinds for g in graphs], np.int8)
+        self.limits = _joined([g.limits for g in graphs], np.float64)
+        self.flips = _joined([g.flips for g in graphs], np.bool_)
+        sizes = [*_halves([g.sizes for g in graphs], own)]
+        first = np.zeros(1, np.int64)
+        self.starts = np.cumsum(_joined([first, *sizes[: self.size]], np.int64))
+        self.logic_starts = np.cumsum(_joined([first, *sizes[self.size :]], np.int64))
+
+    def gather(self, edges: np.ndarray) -> np.ndarray:
+        """Return the sums over the edges of each part."""
+        return np.bincount(self.part, edges, minlength=self.num_parts)
+
+    def per_item(self, edges: np.ndarray) -> np.ndarray:
+        """Return the sums over the edges of each item."""
+        return np.bincount(self.edge_item, edges, minlength=self.size)
+
+    def per_item_of_parts(self, parts: np.ndarray) -> np.ndarray:
+        """Return the sums over the parts of each item."""
+        return np.bincount(self.item, parts, minlength=self.size)
+
+
+def _halves(arrays: Sequence[np.ndarray], borders: Sequence[int]) -> Iterator[np.ndarray]:
+    """Yield all arrays up to their borders, then all arrays from there on."""
+    yield from (own[:k] for own, k in zip(arrays, borders))
+    yield from (own[k:] for own, k in zip(arrays, borders))
+
+
+def _joined(arrays: Sequence[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate([*arrays, np.empty(0, dtype)]).astype(dtype)

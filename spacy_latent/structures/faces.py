@@ -29,7 +29,7 @@ class Faces:
     The supports grow by structures that tie with them when a gradient needs these.
 
     Attributes:
-        starts, residuals, atoms, counts, offsets: as in kernels.sparsemap.faces.
+        items, offsets: as in kernels.sparsemap.faces.
         inverses: packed, count² numbers of each item; or ``(F, K, K)`` with K as for the atoms,
             whole vectors, and row_sums ``(F, K)``, their products with 1.
         most: bound on the structures that are added to a support for one gradient, or twice as
@@ -39,20 +39,14 @@ class Faces:
 
     def __init__(
         self,
-        starts: np.ndarray,
-        residuals: np.ndarray,
-        atoms: np.ndarray,
-        counts: np.ndarray,
+        items: kernel.Items,
         inverses: np.ndarray,
         offsets: np.ndarray,
         row_sums: np.ndarray | None,
         most: int,
         ask: Ask,
     ) -> None:
-        self.starts = starts
-        self.residuals = residuals.copy()
-        self.atoms = atoms
-        self.counts = counts
+        self.items = items._replace(residuals=items.residuals.copy())
         self.inverses = inverses
         self.offsets = offsets
         self.row_sums = row_sums
@@ -66,71 +60,67 @@ class Faces:
         kink, the solution is at the edge of these. The result is then the Jacobian at its inner
         side.
         """
-        size = len(self.counts)
+        counts, size = self.items.counts, len(self.items.counts)
         search = kernel.Search(*np.empty((2, len(upstream))), *np.zeros((5, size)))
 
         def survey(which: np.ndarray) -> None:
             packed = self.row_sums is None
-            strides = self.counts if packed else np.full(size, self.inverses.shape[2])
+            strides = counts if packed else np.full(size, self.inverses.shape[2])
             # Nanoseconds for the data that is read.
-            counts = self.counts[which].astype(np.float64)
-            costs = counts * (4.0 * self.atoms.shape[2] + counts)
+            own = counts[which].astype(np.float64)
+            costs = own * (4.0 * self.items.atoms.shape[2] + own)
             inverses = kernel.Inverses(self.inverses.reshape(-1), self.offsets, strides)
-            spread(kernel.survey, costs, (which, upstream, self._items(), inverses, search))
+            spread(kernel.survey, costs, (which, upstream, self.items, inverses, search))
 
         which = np.arange(size)
         survey(which)
         which = which[search.steps > 0.0]
-        given, gradients = self.counts.copy(), np.empty((2, len(upstream)))
+        given, gradients = counts.copy(), np.empty((2, len(upstream)))
         while len(which):
-            kernel.tilt(which, self._items(), search, gradients)
-            before = self.counts.copy()
+            kernel.tilt(which, self.items, search, gradients)
+            before = counts.copy()
             found = self.ask(which, gradients)
-            if not any(kernel.is_useful(which, each, self._items(), search) for each in found):
+            if not any(kernel.is_useful(which, each, self.items, search) for each in found):
                 break
             for candidates in found:
                 self._enlarge(which, candidates.shape[1])
-                known = self._items(), self.inverses, self.row_sums
+                known = self.items, self.inverses, self.row_sums
                 kernel.take(which, candidates, *known, search)
             # The search ends if no structure that ties lies further along the remainder than the
             # support, in either direction.
-            grown = (
-                (self.counts > before) & (self.counts < given + self.most) & (search.steps > 0.0)
-            )
+            grown = (counts > before) & (counts < given + self.most) & (search.steps > 0.0)
             which = np.flatnonzero(grown)
         if self.row_sums is not None:
             # Repeated without the rounding errors of many small steps.
-            survey(np.flatnonzero(self.counts > given))
+            survey(np.flatnonzero(counts > given))
         return search.pulled
-
-    def _items(self) -> kernel.Items:
-        return kernel.Items(self.starts, self.residuals, self.atoms, self.counts)
 
     def _enlarge(self, which: np.ndarray, width: int) -> None:
         """Enlarge the arrays for one more structure of these items, with this number of parts."""
-        size, capacity, known = self.atoms.shape
+        size, capacity, known = self.items.atoms.shape
         wider = max(width - known, 0)
         if self.row_sums is None:
-            needed = row_room(max(int(self.counts.max()) + SPARE, capacity))
-            self.atoms = np.pad(
-                self.atoms, ((0, 0), (0, needed - capacity), (0, wider)), constant_values=-1
-            )
+            needed = row_room(max(int(self.items.counts.max()) + SPARE, capacity))
+            self._pad(((0, 0), (0, needed - capacity), (0, wider)))
             packed = self.inverses
             self.inverses = np.zeros((size, needed, needed))
-            for f, count in enumerate(self.counts.tolist()):
+            for f, count in enumerate(self.items.counts.tolist()):
                 own = packed[self.offsets[f] : self.offsets[f] + count * count]
                 self.inverses[f, :count, :count] = own.reshape(count, count)
             self.row_sums = self.inverses.sum(2)
             self.offsets = np.arange(size) * needed * needed
             return
-        longer = row_room(SPARE) if int(self.counts[which].max()) == capacity else 0
+        longer = row_room(SPARE) if int(self.items.counts[which].max()) == capacity else 0
         if longer or wider:
-            more = ((0, 0), (0, longer), (0, wider))
-            self.atoms = np.pad(self.atoms, more, constant_values=-1)
+            self._pad(((0, 0), (0, longer), (0, wider)))
         if longer:
             self.inverses = np.pad(self.inverses, ((0, 0), (0, longer), (0, longer)))
             self.row_sums = np.pad(self.row_sums, ((0, 0), (0, longer)))
             self.offsets = np.arange(size) * (capacity + longer) ** 2
+
+    def _pad(self, more: tuple[tuple[int, int], ...]) -> None:
+        atoms = np.pad(self.items.atoms, more, constant_values=-1)
+        self.items = self.items._replace(atoms=atoms)
 
 
 def padded(rows: Sequence[np.ndarray], least: int = 1) -> np.ndarray:

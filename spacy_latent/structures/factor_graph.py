@@ -26,11 +26,11 @@ from spacy_latent.structures.logic_factors import Encoded, LogicFactor
 from spacy_latent.structures.loopy_marginals import Beliefs, propagate
 from spacy_latent.structures.lp_sparsemap import (
     OR_LOOSEN,
-    GraphSolution,
     ItemGraph,
     solve_graphs,
     subtract_common_masks,
 )
+from spacy_latent.structures.lp_sparsemap import GraphSolution as GraphSolution
 from spacy_latent.structures.results import TopK
 
 ADVICE = "sparsemap (the SparseMAP estimator with its defaults), or one of the structures alone"
@@ -381,13 +381,3 @@ def build_factor_graph_v1(
             two structures or constraints share more than one part, and none form a cycle.
     """
     return FactorGraph(structures, constraints, loopy_iterations)
-
-
-__all__ = [
-    "FactorGraph",
-    "GraphSolution",
-    "ItemGraph",
-    "StructureFactor",
-    "build_factor_graph_v1",
-    "solve_graphs",
-]

@@ -23,9 +23,10 @@ from spacy_latent.errors import (
     not_finite_message,
 )
 from spacy_latent.kernels.autograd.derivatives import OF_SPARSEMAP, last_derivative
-from spacy_latent.structures.admm import LARGEST_SCORE, Infeasible, Problem
+from spacy_latent.structures.admm import LARGEST_SCORE, Problem
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.encoded_graph import EncodedGraph
+from spacy_latent.structures.factor_projections import Infeasible
 
 # Iterations with scores of 0 that suffice to detect infeasible factors.
 FEASIBILITY_ITERATIONS = 200
@@ -257,7 +258,7 @@ def _prove_feasible(graphs: Sequence[EncodedGraph], problem: Problem, tolerance:
     items = np.flatnonzero(problem.residual > tolerance)
     if not len(items):
         return
-    allowed = problem.allowed[np.isin(problem.item, items)]
+    allowed = problem.allowed[np.isin(problem.graphs.item, items)]
     try:
         Problem([graphs[int(b)] for b in items], np.where(allowed, 0.0, -np.inf)).solve(
             FEASIBILITY_ITERATIONS, tolerance

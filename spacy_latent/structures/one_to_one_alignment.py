@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable, check_flags
+from spacy_latent.kernels.alignments.assignment import best_alignments
 from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.kernels.sparsemap.assignment_active_set import AssignmentOracle
 from spacy_latent.structures.active_set import solve_with_kernel
@@ -53,8 +54,6 @@ class OneToOneAlignment(Alignment):
         return self.unaligned or not other.unaligned
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels.alignments.assignment import best_alignments
-
         return best_alignments(scores, lengths, self.unaligned, self.name)
 
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:

@@ -12,11 +12,14 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable
+from spacy_latent.kernels.autograd import operators
 from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.kernels.core.gpu_transfers import fetch
+from spacy_latent.kernels.core.pool import spread
 from spacy_latent.kernels.core.status import UNSOLVED
 from spacy_latent.structures.base import SparseSolution, TopK, chosen_parts, less_highest
 from spacy_latent.structures.compiled import CompiledStructure
+from spacy_latent.structures.extreme_scores import contains_extreme
 from spacy_latent.structures.linear_chain import LinearChain, check_tags
 
 if TYPE_CHECKING:
@@ -200,8 +203,6 @@ class TagSequence(CompiledStructure):
             its first tag, ``(B, N, P)`` float64, at the position of its second tag. It is 0 at the
             first position, at padding and if its first tag is impossible.
         """
-        from spacy_latent.structures.extreme_scores import contains_extreme
-
         pairs = NO_PAIRS if pairs is None else pairs
 
         if self.part_axes != 2:
@@ -237,13 +238,10 @@ class TagSequence(CompiledStructure):
 
         Scores as large as masks are reduced first.
         """
-        from spacy_latent.kernels.autograd import operators
-
         own, near = self._to_sum_over(*self._read(scores, lengths))
         return operators.read(own._given(near), lengths)
 
     def _best_path(self, array: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        from spacy_latent.kernels.autograd import operators
         from spacy_latent.kernels.chains import tag_sequence
 
         family = tag_sequence.FAMILY
@@ -257,7 +255,6 @@ class TagSequence(CompiledStructure):
     def _follow(
         self, array: np.ndarray, sizes: np.ndarray, tags: np.ndarray, pairs: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        from spacy_latent.kernels.autograd import operators
         from spacy_latent.kernels.chains import tag_sequence
 
         marginals = np.empty((*tags.shape, array.shape[-1]))
@@ -341,7 +338,6 @@ class TagSequence(CompiledStructure):
             Tags ``(K, B, N)`` int32, −1 at padding and for missing sequences; and scores ``(K, B)``
             float64, −inf for missing sequences.
         """
-        from spacy_latent.kernels.autograd import operators
         from spacy_latent.kernels.chains.linear_chain import k_best
 
         prepared, lengths = self._read(scores.detach(), lengths)
@@ -436,8 +432,6 @@ class TagSequence(CompiledStructure):
         )
 
     def _expected_uses(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels.autograd import operators
-
         return operators.marginals(self._given(scores), lengths, self.family, self._options(scores))
 
     def _total(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -487,8 +481,6 @@ def _spread(
     *written: np.ndarray,
 ) -> None:
     """Call a kernel for all items; a single one needs no estimate of its cost."""
-    from spacy_latent.kernels.core.pool import spread
-
     if len(sizes) == 1:
         kernel(0, 1, array, sizes, *written)
     else:

@@ -101,27 +101,8 @@ def build_structure_logger_v1(
         observer = StructureObserver(nlp, corpus, limit, components, drawn)
         logging = _Logging(observer, observer.columns(columns), stdout, output_file)
         if drawings is not None:
-            Path(drawings).parent.mkdir(parents=True, exist_ok=True)
-        log_wrapped, finalize_wrapped = wrapped(nlp, logging.table, stderr)  # type: ignore[arg-type]
-
-        def log_step(info: dict[str, Any] | None) -> None:
-            log_wrapped(None if info is None else logging.add(info))
-
-        def finalize() -> None:
-            finalize_wrapped()
-            logging.close()
-            if drawings is not None:
-                try:
-                    write_films(observer, Path(drawings), frames)
-                except Exception as error:
-                    # spaCy saves the pipeline after this, and that matters more.
-                    warnings.warn(
-                        f"StructureLogger: {drawings} was not written: {error}",
-                        LatentWarning,
-                        stacklevel=2,
-                    )
-
-        return log_step, finalize
+            logging.draw_on(drawings, frames)
+        return logging.around(*wrapped(nlp, logging.table, stderr))  # type: ignore[arg-type]
 
     return setup_logger
 
@@ -151,10 +132,40 @@ class _Logging:
             # spaCy's character, or a replacement if the encoding lacks it.
             icon = ICONS[MESSAGES.INFO]
             stdout.write(f"{icon} Numbers in the last columns' titles: {told}\n")
+        self.films: tuple[str | Path, int] | None = None
         self.lines: IO[str] | None = None
         if output_file is not None:
             Path(output_file).parent.mkdir(parents=True, exist_ok=True)
             self.lines = open(output_file, "w", encoding="utf8")
+
+    def draw_on(self, page: str | Path, frames: int) -> None:
+        """Draw the sentences on a page when training ends."""
+        Path(page).parent.mkdir(parents=True, exist_ok=True)
+        self.films = page, frames
+
+    def around(
+        self, log_wrapped: LogStep, finalize_wrapped: Callable[[], None]
+    ) -> tuple[LogStep, Callable[[], None]]:
+        """Return the functions of the wrapped logger, to which these statistics are added."""
+
+        def log_step(info: dict[str, Any] | None) -> None:
+            log_wrapped(None if info is None else self.add(info))
+
+        def finalize() -> None:
+            finalize_wrapped()
+            if self.lines is not None:
+                self.lines.close()
+            if self.films is None:
+                return
+            page, frames = self.films
+            try:
+                write_films(self.observer, Path(page), frames)
+            except Exception as error:
+                # spaCy saves the pipeline after this, and that matters more.
+                told = f"StructureLogger: {page} was not written: {error}"
+                warnings.warn(told, LatentWarning, stacklevel=2)
+
+        return log_step, finalize
 
     def add(self, info: dict[str, Any]) -> dict[str, Any]:
         """Evaluate a step, and return its information with the statistics among the scores."""
@@ -169,10 +180,6 @@ class _Logging:
         if not isinstance(scores, dict):
             return info
         return {**info, "other_scores": {**scores, **_flat(found)}}
-
-    def close(self) -> None:
-        if self.lines is not None:
-            self.lines.close()
 
 
 def write_films(observer: StructureObserver, path: Path, frames: int) -> None:

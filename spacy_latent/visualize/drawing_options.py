@@ -6,14 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unicodedata import bidirectional
+
+from spacy.tokens import Doc
 
 from spacy_latent.errors import LatentError
 from spacy_latent.visualize.palette import light
-
-if TYPE_CHECKING:
-    from spacy.tokens import Doc
 
 # Options of displaCy that these drawings ignore. A config may have them for both.
 DISPLACY_OPTIONS = (

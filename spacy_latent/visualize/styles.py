@@ -40,6 +40,7 @@ STYLES = ("tree", "alignment", "heatmap", "tags", "entities", "rationale", "brac
 
 # Pictures side by side, and the caption of all of them.
 Drawn = tuple[list[Picture], str]
+Cells = Callable[[int | None], list[DrawnCell]]
 _Marked = DrawnArc | DrawnBracket | DrawnCell
 
 
@@ -137,41 +138,43 @@ def _pairs(view: StructureView, draw: Callable[..., Picture], per_word: int | No
     columns = [token.text for token in other]
     most = None if per_word is None else per_word * (len(view.words) + len(columns))
 
-    def cells(alternative: int | None) -> list[DrawnCell]:
-        first = view.first(alternative)
-        return [
-            DrawnCell(i, j, p, on, *_compared((i, j), first))
-            for (i, j), p, on in view.parts(alternative, most)
-        ]
-
+    cells = _cells(view, lambda part: (part[0], part[1]), most)
     return _tables(view, draw, view.words, columns, cells), ""
 
 
 def _map_of_arcs(view: StructureView) -> Drawn:
-    def cells(alternative: int | None) -> list[DrawnCell]:
-        first = view.first(alternative)
-        return [
-            DrawnCell(h, m - 1, p, on, *_compared((h, m), first))
-            for (h, m), p, on in view.parts(alternative)
-        ]
-
+    cells = _cells(view, lambda part: (part[0], part[1] - 1))
     rows = ["(root)", *view.words]
     drawn = _tables(view, draw_heat_map, rows, view.words, cells)
     return drawn, "rows are heads of the columns"
 
 
 def _map_of_tags(view: StructureView) -> Drawn:
-    def cells(alternative: int | None) -> list[DrawnCell]:
-        first = view.first(alternative)
-        return [
-            DrawnCell(tag, i, p, on, *_compared((i, tag), first))
-            for (i, tag), p, on in view.parts(alternative)
-        ]
-
+    cells = _cells(view, lambda part: (part[1], part[0]))
     numbers = [cell.source for cell in cells(None)]
     numbers += [int(tag) for decoded, _ in view.span.alternatives for tag in decoded]
     names = [view.tag_name(i) for i in range(max(numbers, default=-1) + 1)]
     return _tables(view, draw_heat_map, names, view.words, cells), "tags by word"
+
+
+def _cells(
+    view: StructureView, place: Callable[[Part], tuple[int, int]], most: int | None = None
+) -> Cells:
+    """Return the function that gives the cells of an alternative.
+
+    Args:
+        place: row and column of a part.
+        most: see :meth:`StructureView.parts`.
+    """
+
+    def cells(alternative: int | None) -> list[DrawnCell]:
+        first = view.first(alternative)
+        return [
+            DrawnCell(*place(part), p, on, *_compared(part, first))
+            for part, p, on in view.parts(alternative, most)
+        ]
+
+    return cells
 
 
 def _tables(
@@ -179,7 +182,7 @@ def _tables(
     draw: Callable[..., Picture],
     rows: list[str],
     columns: list[str],
-    cells: Callable[[int | None], list[DrawnCell]],
+    cells: Cells,
 ) -> list[Picture]:
     options, title, known = view.options, view.title, view.known
     pictures = []
@@ -319,19 +322,13 @@ def _rationale(view: StructureView) -> Drawn:
 def _list_of_parts(view: StructureView) -> Drawn:
     """Draw a row for each part, which works for every kind."""
     most = PARTS_PER_WORD * len(view.words)
-    found = {alternative: view.parts(alternative, most) for alternative, _ in view.choices}
-    numbers = sorted({part for parts in found.values() for part, _, _ in parts})
+    found = [part for alternative, _ in view.choices for part in view.parts(alternative, most)]
+    numbers = sorted({part for part, _, _ in found})
     row = {part: i for i, part in enumerate(numbers)}
     text = find_kind(view.span.kind).part_text
     rows = [text(view.annotation, view.span, part) for part in numbers]
 
-    def cells(alternative: int | None) -> list[DrawnCell]:
-        first = view.first(alternative)
-        return [
-            DrawnCell(row[part], 0, p, on, *_compared(part, first))
-            for part, p, on in found[alternative]
-        ]
-
+    cells = _cells(view, lambda part: (row[part], 0), most)
     column = "probability" if view.known else "chosen"
     return _tables(view, draw_heat_map, rows, [column], cells), "a row for each part"
 

@@ -10,7 +10,6 @@ import spacy
 
 from spacy_latent.corpora.product_aspects import (
     ASPECTS,
-    FOLDER,
     SOURCES,
     Phrase,
     make_doc,
@@ -86,7 +85,7 @@ def test_reviews_need_a_phrase_of_each_kind():
         )
 
 
-@pytest.mark.skipif(not (DATA / FOLDER).is_dir(), reason="no data here")
+@pytest.mark.skipif(not (DATA / SOURCES["pros"].folder).is_dir(), reason="no data here")
 def test_the_published_phrases(monkeypatch):
     monkeypatch.setenv(DATA_VARIABLE, str(DATA))
     phrases = read_phrases({side: read_source(source, DATA) for side, source in SOURCES.items()})

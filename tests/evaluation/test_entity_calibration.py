@@ -24,8 +24,6 @@ from spacy_latent.analysis.precision_bound import PromisedThreshold
 from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError, LatentWarning, PartlyAnnotated
 from spacy_latent.evaluation.calibration_fit import (
-    ScoredDocs,
-    ScoreFit,
     choose_confidence,
     fit_confidence,
     folds_of,
@@ -33,6 +31,7 @@ from spacy_latent.evaluation.calibration_fit import (
     left_out_confidences,
 )
 from spacy_latent.evaluation.entity_calibration import calibrate, measure, set_precision
+from spacy_latent.evaluation.score_fit import ScoredDocs, ScoreFit
 from spacy_latent.models.tag_losses import bound_chain
 from spacy_latent.pipeline.learnt_calibration import (
     EntityCalibration,

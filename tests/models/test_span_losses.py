@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.layers.span_features import span_cells
-from spacy_latent.models import span_losses
+from spacy_latent.models import found_spans
 from spacy_latent.models.span_losses import (
     Gold,
     LikelySpans,
@@ -297,7 +297,7 @@ def test_what_is_sure_is_predicted_without_a_tree(monkeypatch: pytest.MonkeyPatc
     )
     wanted = choose(spans, member, lengths, 0.5, 3)
     assert choose(spans, member, lengths, 0.4, 3).any(0).tolist() == [True, True, True]
-    monkeypatch.setattr(span_losses, "best_compatible", None)
+    monkeypatch.setattr(found_spans, "best_compatible", None)
     assert choose(spans, member, lengths, 0.5, 3).equal(wanted)
     assert wanted.tolist() == [[True, False, False], [False, False, True]]
 

@@ -23,7 +23,7 @@ from spacy_latent.estimators.sparsemap import SparseMAP
 from spacy_latent.estimators.spigot import Spigot
 from spacy_latent.estimators.straight_through import StraightThrough
 from spacy_latent.kernels.sparsemap import tree_prices
-from spacy_latent.structures import budget_tree
+from spacy_latent.structures import budget_search, budget_tree
 from spacy_latent.structures.budget_prices import nearest_average_of_trees
 from spacy_latent.structures.budget_tree import BudgetTree
 from spacy_latent.structures.lp_sparsemap import solve_graphs
@@ -377,7 +377,7 @@ def test_best_against_enumeration(
 
 
 def test_a_search_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget_tree, "MOST_CALLS", 3)
+    monkeypatch.setattr(budget_search, "MOST_CALLS", 3)
     scores = torch.zeros(1, 7, 7)
     scores[:, 1] = 5.0
     with pytest.raises(NotTractable, match=r"map.*6"):
@@ -387,8 +387,8 @@ def test_a_search_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_search_cut_short_gives_a_tree_and_says_how_good_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(budget_tree, "BOUND_STEPS", 2)
-    monkeypatch.setattr(budget_tree, "MOST_CALLS", 2)
+    monkeypatch.setattr(budget_search, "BOUND_STEPS", 2)
+    monkeypatch.setattr(budget_search, "MOST_CALLS", 2)
     monkeypatch.setattr(budget_tree, "MOST_NUMBERS", 0)
     torch.manual_seed(0)
     for projective in (False, True):

@@ -1,0 +1,160 @@
+"""Verdicts on structures by themselves: simple patterns, shares of a text's length, entropy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from spacy_latent.analysis.figures import LayerFigures
+from spacy_latent.analysis.verdict import Verdict, percent
+from spacy_latent.kinds import PARTS, complete_kind, find_kind
+
+# Least share of parts in common with a pattern that needs no learning, to count as the same.
+NEARLY = 0.9
+# Least share of tokens whose head the text's length determines, for a warning.
+BY_LENGTH = 0.95
+# Least such share for a note.
+LARGELY_BY_LENGTH = 0.8
+# Least share of SparseMAP's mixtures with one structure, for a note.
+NEARLY_ALL = 0.9
+# Least share of the entropy of a uniform choice, for a warning.
+UNDECIDED = 0.9
+
+
+def of_shape(figures: LayerFigures) -> Iterator[Verdict]:
+    kind = find_kind(figures.kind)
+    yield from kind.said("judge", kind.judge(figures))
+    shares = figures.tag_shares or {}
+    if shares and max(shares.values()) >= NEARLY:
+        tag = max(shares, key=lambda name: (shares[name], name))
+        text = f"Tag {tag} covers {percent(shares[tag])} of the tokens: the tags tell nothing."
+        yield Verdict("warning", "one-tag", text)
+
+
+def _no_judgement(figures: LayerFigures) -> list[Verdict]:
+    return []
+
+
+def _judge_heads(figures: LayerFigures) -> list[Verdict]:
+    share = figures.flat_share
+    if share is None or not share >= NEARLY:
+        return []
+    text = f"Trees are nearly flat: {percent(share)} of the tokens are roots or hang on one."
+    return [Verdict("warning", "flat", text)]
+
+
+def _judge_items(figures: LayerFigures) -> list[Verdict]:
+    rate = figures.mean("rate")
+    if rate >= 0.98:
+        return [Verdict("warning", "all-chosen", f"Nearly everything is chosen: {percent(rate)}.")]
+    if rate <= 0.02:
+        return [Verdict("warning", "none-chosen", f"Nearly nothing is chosen: {percent(rate)}.")]
+    return []
+
+
+def _judge_segments(figures: LayerFigures) -> list[Verdict]:
+    length, tokens = figures.mean("segment length"), figures.mean("tokens")
+    if length <= 1.02:
+        return [Verdict("warning", "single-tokens", "Nearly every segment is a single token.")]
+    if tokens >= 3 and length >= NEARLY * tokens:
+        return [Verdict("warning", "one-segment", "Nearly every text is a single segment.")]
+    return []
+
+
+def _judge_cells(figures: LayerFigures) -> list[Verdict]:
+    found, near = [], figures.mean("diagonal")
+    if near >= NEARLY:
+        text = f"The alignment is the text order: {percent(near)} of its cells are on the diagonal."
+        found.append(Verdict("warning", "diagonal", text))
+    if figures.mean("coverage") <= 0.02:
+        found.append(Verdict("warning", "none-aligned", "Nearly nothing is aligned."))
+    return found
+
+
+def _judge_arcs(figures: LayerFigures) -> list[Verdict]:
+    if figures.mean("arcs per token") <= 0.02:
+        return [Verdict("warning", "no-arcs", "The graphs have nearly no arcs.")]
+    return []
+
+
+CONTROLS_OF_HEADS = {
+    "left-branching": "Every tree is nearly a left-branching chain: {share} of the "
+    "tokens hang on the token after them.",
+    "right-branching": "Every tree is nearly a right-branching chain: {share} of the "
+    "tokens hang on the token before them.",
+    "flat": "Trees are nearly flat: {share} of the tokens hang on the first one.",
+    "balanced": "Every tree is nearly the balanced one, which looks at no word: {share} "
+    "of the heads are its.",
+    "nearest": "The tree follows the text order, like the nearest-head control: {share} "
+    "of the tokens hang on the nearest word before them that ever is a head.",
+}
+CONTROLS_OF_BRACKETS = {
+    "left-branching": "Every tree is (nearly) left-branching: {share} of its brackets "
+    "begin with the text.",
+    "right-branching": "Every tree is (nearly) right-branching: {share} of its brackets "
+    "end with the text.",
+    "balanced": "Every tree is nearly the balanced one, which looks at no word: {share} "
+    "of its brackets are its.",
+}
+complete_kind(PARTS, judge=_no_judgement)
+complete_kind("heads", judge=_judge_heads, control_words=CONTROLS_OF_HEADS)
+complete_kind("items", judge=_judge_items)
+complete_kind("segments", judge=_judge_segments)
+complete_kind("phrases", judge=_no_judgement)
+complete_kind("cells", judge=_judge_cells)
+complete_kind("arcs", judge=_judge_arcs)
+complete_kind("spans", control_words=CONTROLS_OF_BRACKETS)
+
+
+def of_controls(figures: LayerFigures) -> list[Verdict]:
+    found: list[Verdict] = []
+    is_flat = (figures.flat_share or 0.0) >= NEARLY
+    for name, share in figures.controls.items():
+        words = find_kind(figures.kind).control_words.get(name)
+        if words is None or not share >= NEARLY:
+            continue
+        # Already said by the shape, or, if every word is a head, by the chain of nearest heads.
+        if (name == "flat" and is_flat) or (name == "nearest" and (found or is_flat)):
+            continue
+        found.append(Verdict("warning", f"like-{name}", words.format(share=percent(share))))
+    return found
+
+
+def of_length(figures: LayerFigures) -> Iterator[Verdict]:
+    share, tokens = figures.by_length
+    if tokens < 100 or not share >= LARGELY_BY_LENGTH:
+        return
+    same = f"{percent(share)} of the tokens are treated as in most other texts of the same length."
+    if share >= BY_LENGTH:
+        text = f"The {figures.plural} do not look at the words: {same}"
+        yield Verdict("warning", "by-length", text)
+    else:
+        text = f"The length of the text says much of the {figures.plural}: {same}"
+        yield Verdict("note", "largely-by-length", text)
+
+
+def of_entropy(figures: LayerFigures) -> Iterator[Verdict]:
+    share = figures.mean("relative entropy")
+    if share >= UNDECIDED:
+        text = f"The scores hardly prefer any of the {figures.plural}: the entropy is "
+        of_choice = f"{percent(share)} of that of a blind choice."
+        yield Verdict("warning", "undecided-scores", text + of_choice)
+
+
+def of_mixtures(figures: LayerFigures) -> list[Verdict]:
+    alone = figures.alone
+    if alone is None or alone.share < NEARLY_ALL:
+        return []
+    text = (
+        f"SparseMAP's mixture has come down to one structure in {percent(alone.share)} of the "
+        f"{figures.plural}. Its weight is 1 whatever the scores are, so that the scorer gets no "
+        "gradient from these: they are learned no further. "
+    )
+    if math.isfinite(alone.higher):
+        text += (
+            f"With temperature = {alone.higher:g} half of them are mixtures of several again; here "
+            f"it is {alone.temperature:g}. Train with that, or with a schedule that ends lower."
+        )
+    else:
+        text += "No temperature that was tried changes that: the scores are very large."
+    return [Verdict("note", "one-structure", text)]
