@@ -7,8 +7,7 @@ Weights are exp(score) divided by the sum of their column. A cell is then the pr
 independently drawn heads form its span, and at most 1. Few choices of heads for a long sentence are
 trees, so each weight is also multiplied by some γ ≥ 1. If an overflow or underflow could matter
 (see :func:`_trusted_inside`), :func:`sum_by_exponents` solves the sentence with scaled floats, in
-which each number has its own exponent. Samples are then drawn from charts of logarithms. All inner
-loops are multiply-adds on contiguous rows.
+which each number has its own exponent. All inner loops are multiply-adds on contiguous rows.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import torch
 
 from spacy_latent.kernels.autograd.operators import Family
 from spacy_latent.kernels.core.compilation import ANY_ORDER, FUSED, kernel
-from spacy_latent.kernels.core.draws import uniform_of_splitmix
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, TOO_LARGE, UNSOLVED
 from spacy_latent.kernels.gpu.dispatch import GpuKernels
@@ -34,7 +32,6 @@ from spacy_latent.kernels.simd.lanes import (
     kept_beside,
     longest_beside,
 )
-from spacy_latent.kernels.simd.logarithms import log_sum_of_pairs
 from spacy_latent.kernels.simd.row_numbers import (
     Sums,
     Tangents,
@@ -46,16 +43,7 @@ from spacy_latent.kernels.simd.row_numbers import (
     times_weight,
     write,
 )
-from spacy_latent.kernels.simd.scaled_floats import (
-    EMPTY,
-    LN2,
-    normalised,
-    pull,
-    pull_tangent,
-    push,
-    push_tangent,
-    split,
-)
+from spacy_latent.kernels.simd.scaled_floats import LN2
 from spacy_latent.kernels.simd.vector import LANES, aligned_empty
 from spacy_latent.kernels.spans.eisner import (
     BETWEEN,
@@ -77,6 +65,18 @@ from spacy_latent.kernels.spans.eisner_lanes import (
 )
 from spacy_latent.kernels.spans.inside_outside_lanes import CHARTS as CHARTS_BESIDE
 from spacy_latent.kernels.spans.inside_outside_lanes import sum_side_by_side
+from spacy_latent.kernels.spans.scaled_charts import (
+    draw_split,
+    normalise,
+    pull_row,
+    push_row,
+    scaled_charts,
+    scaled_weights,
+    seed,
+    set_one,
+    weigh,
+    weigh_back,
+)
 
 HEADER = 8
 # Charts of gradients, after the inside charts.
@@ -327,242 +327,75 @@ def _outside_tangent(w, dw, n, first, charts, change, partition, d_partition, ou
 
 
 @kernel
-def _log_inside(s, ds, n, first, charts, change):
-    """Run :func:`_inside` and :func:`_inside_tangent` on logarithms.
-
-    Returns:
-        log Z and its tangent.
-    """
-    charts[:, first : n + 2] = -np.inf
-    change[:, first : n + 2] = 0.0
-    to_right, to_left, right, left = charts[1], charts[2], charts[3], charts[4]
-    d_to_right, d_to_left, d_right, d_left = change[1], change[2], change[3], change[4]
-    for i in range(n, first - 1, -1):
-        right[i, i] = 0.0
-        left[i, i] = 0.0
-        for j in range(i + 1, n + 1):
-            reach, d_reach = log_sum_of_pairs(
-                right[i, i:j], left[i + 1 : j + 1, j], d_right[i, i:j], d_left[i + 1 : j + 1, j]
-            )
-            charts[BETWEEN, i, j], change[BETWEEN, i, j] = reach, d_reach
-            to_right[i, j], d_to_right[i, j] = reach + s[i, j], d_reach + ds[i, j]
-            if i > 0:
-                to_left[i, j], d_to_left[i, j] = reach + s[j, i], d_reach + ds[j, i]
-            low, high = i + 1, j + 1
-            right[i, j], d_right[i, j] = log_sum_of_pairs(
-                to_right[i, low:high],
-                right[low:high, j],
-                d_to_right[i, low:high],
-                d_right[low:high, j],
-            )
-            left[i, j], d_left[i, j] = log_sum_of_pairs(
-                left[i, i:j], to_left[i:j, j], d_left[i, i:j], d_to_left[i:j, j]
-            )
-    if first == 0:
-        return right[0, n], d_right[0, n]
-    for r in range(1, n + 1):
-        charts[BETWEEN, 0, r] = left[1, r] + s[0, r]
-        change[BETWEEN, 0, r] = d_left[1, r] + ds[0, r]
-    return log_sum_of_pairs(
-        charts[BETWEEN, 0, 1 : n + 1],
-        right[1 : n + 1, n],
-        change[BETWEEN, 0, 1 : n + 1],
-        d_right[1 : n + 1, n],
-    )
-
-
-@kernel
-def _scaled_float_arcs(s, n, arcs):
-    """Write exp(s − the column's best) as scaled floats, mantissas and exponents.
+def _subtract_best(s, n):
+    """Subtract the best score of each column.
 
     Returns:
         The sum of the best scores, or −inf if a token has no head.
     """
     shift = 0.0
-    for m in range(n + 1):
+    for m in range(1, n + 1):
         best = -np.inf
         for h in range(n + 1):
             best = max(best, s[h, m])
-        if m > 0:
-            shift += best
+        shift += best
         for h in range(n + 1):
-            score = s[h, m]
-            arcs[0, h, m], arcs[1, h, m] = split(score - best if score > -np.inf else score)
+            s[h, m] -= best if s[h, m] > -np.inf else 0.0
     return shift
 
 
 @kernel
-def _scaled_float_push(charts, change, powers, to, i, row, k, by, at, begin):
-    """Add row k of the chart ``row`` times the cell (i, at) of ``by`` to row i of ``to``.
-
-    The product is over the columns from ``begin`` on, or over this column alone if ``at`` is i.
-    """
-    size = 1 if at == i else charts.shape[2] - begin
-    scalar, exponent = charts[by, i, at], powers[by, i, at]
-    if len(change) == 0:
-        push(
-            *(charts[to, i, begin:], powers[to, i, begin:]),
-            *(charts[row, k, begin:], powers[row, k, begin:], scalar, exponent, size),
-        )
-    else:
-        push_tangent(
-            *(charts[to, i, begin:], change[to, i, begin:], powers[to, i, begin:]),
-            *(charts[row, k, begin:], change[row, k, begin:], powers[row, k, begin:]),
-            *(scalar, change[by, i, at], exponent, size),
-        )
-
-
-@kernel
-def _scaled_float_pull(charts, change, powers, outer, d_outer, to, i, row, k, by, at, begin):
-    """Run the adjoint of :func:`_scaled_float_push`.
-
-    Returns:
-        The adjoint of the cell (i, at), and its tangent.
-    """
-    size = 1 if at == i else charts.shape[2] - begin
-    scalar, exponent = charts[by, i, at], powers[by, i, at]
-    if len(change) == 0:
-        given = pull(
-            *(outer[to, i, begin:], powers[to, i, begin:], charts[row, k, begin:]),
-            *(outer[row, k, begin:], powers[row, k, begin:], scalar, exponent, size),
-        )
-        return given, 0.0
-    return pull_tangent(
-        *(outer[to, i, begin:], d_outer[to, i, begin:], powers[to, i, begin:]),
-        *(charts[row, k, begin:], change[row, k, begin:]),
-        *(outer[row, k, begin:], d_outer[row, k, begin:], powers[row, k, begin:]),
-        *(scalar, change[by, i, at], exponent, size),
-    )
-
-
-@kernel
-def _normalise(charts, change, powers, chart, i, k):
-    factor, powers[chart, i, k] = normalised(charts[chart, i, k], powers[chart, i, k])
-    charts[chart, i, k] *= factor
-    if len(change) > 0:
-        change[chart, i, k] *= factor
-
-
-@kernel
-def _scaled_float_inside(arcs, ds, n, first, charts, change, powers):
-    """Run :func:`_inside` in scaled floats, with its tangent along ``ds``.
-
-    The tangent is left out if ``change`` is empty.
-
-    Args:
-        arcs: mantissas and exponents of the weights.
-        charts, change, powers: mantissas, their tangents, and exponents, each (5, n+2, n+1). The
-            sum over trees is RIGHT[0, n].
-    """
-    w, v = arcs[0], arcs[1]
-    charts[:] = 0.0
-    change[:] = 0.0
-    powers[:] = EMPTY
+def _scaled_float_inside(weights, n, first):
+    """Return charts (see kernels.spans.scaled_charts), whose RIGHT[0, n] is the sum over trees."""
+    charts = scaled_charts(CHARTS, n + 2, n + 1)
+    end = n + 1
     for i in range(n, first - 1, -1):
-        for chart in (RIGHT, LEFT):
-            charts[chart, i, i], powers[chart, i, i] = 1.0, 0.0
-        charts[BETWEEN, i], powers[BETWEEN, i] = charts[LEFT, i + 1], powers[LEFT, i + 1]
-        if len(change) > 0:
-            change[BETWEEN, i] = change[LEFT, i + 1]
-        for k in range(i + 1, n + 1):
-            _normalise(charts, change, powers, BETWEEN, i, k)
-            reach, exponent = charts[BETWEEN, i, k], powers[BETWEEN, i, k]
-            for chart, h, m in ((TO_RIGHT, i, k), (TO_LEFT, k, i)):
-                if m > 0:
-                    charts[chart, i, k] = reach * w[h, m]
-                    powers[chart, i, k] = exponent + v[h, m]
-                    if len(change) > 0:
-                        d_reach = change[BETWEEN, i, k] + reach * ds[h, m]
-                        change[chart, i, k] = d_reach * w[h, m]
-            _scaled_float_push(charts, change, powers, RIGHT, i, RIGHT, k, TO_RIGHT, k, k)
-            _normalise(charts, change, powers, RIGHT, i, k)
-            _scaled_float_push(charts, change, powers, LEFT, i, TO_LEFT, i, RIGHT, i, k)
-            _normalise(charts, change, powers, LEFT, i, k)
-            _scaled_float_push(charts, change, powers, BETWEEN, i, LEFT, k + 1, RIGHT, k, k + 1)
-            _scaled_float_push(charts, change, powers, LEFT, i, TO_LEFT, k, LEFT, k, k + 1)
+        set_one(charts, RIGHT, i)
+        set_one(charts, LEFT, i)
+        charts.values[BETWEEN, i] = charts.values[LEFT, i + 1]
+        charts.powers[BETWEEN, i] = charts.powers[LEFT, i + 1]
+        charts.change[BETWEEN, i] = charts.change[LEFT, i + 1]
+        for k in range(i + 1, end):
+            right, left, between = (RIGHT, i, k), (LEFT, i, k), (BETWEEN, i, k)
+            to_right = (TO_RIGHT, i, k)
+            normalise(charts, BETWEEN, i, k)
+            weigh(charts, to_right, between, weights, i, k)
+            if i > 0:
+                weigh(charts, (TO_LEFT, i, k), between, weights, k, i)
+            push_row(charts, RIGHT, i, RIGHT, k, to_right, k, end)
+            normalise(charts, RIGHT, i, k)
+            push_row(charts, LEFT, i, TO_LEFT, i, (RIGHT, i, i), k, k + 1)
+            normalise(charts, LEFT, i, k)
+            push_row(charts, BETWEEN, i, LEFT, k + 1, right, k + 1, end)
+            push_row(charts, LEFT, i, TO_LEFT, k, left, k + 1, end)
     for r in range(1, first * n + 1):
-        inner = charts[LEFT, 1, r]
-        charts[TO_RIGHT, 0, r] = inner * w[0, r]
-        powers[TO_RIGHT, 0, r] = powers[LEFT, 1, r] + v[0, r]
-        if len(change) > 0:
-            change[TO_RIGHT, 0, r] = (change[LEFT, 1, r] + inner * ds[0, r]) * w[0, r]
-        _scaled_float_push(charts, change, powers, RIGHT, 0, RIGHT, r, TO_RIGHT, r, n)
+        weigh(charts, (TO_RIGHT, 0, r), (LEFT, 1, r), weights, 0, r)
+        push_row(charts, RIGHT, 0, RIGHT, r, (TO_RIGHT, 0, r), n, end)
+    return charts
 
 
 @kernel
-def _scaled_float_outside(arcs, ds, n, first, charts, change, powers, outer, d_outer, out, d_out):
-    """Write the marginals and their tangents, from the results of _scaled_float_inside.
-
-    Args:
-        outer, d_outer: adjoints of charts and change; their exponents are the negated ``powers``.
-    """
-    w = arcs[0]
-    outer[:] = 0.0
-    d_outer[:] = 0.0
-    outer[RIGHT, 0, n] = 1.0 / charts[RIGHT, 0, n]
-    if len(change) > 0:
-        d_outer[RIGHT, 0, n] = -change[RIGHT, 0, n] / charts[RIGHT, 0, n] ** 2
+def _scaled_float_outside(weights, n, first, charts, marginals, products):
+    """Write the marginals and their tangents, from the results of _scaled_float_inside."""
+    end = n + 1
+    seed(charts, (RIGHT, 0, n))
     for r in range(1, first * n + 1):
-        of_arc, d_of_arc = _scaled_float_pull(
-            charts, change, powers, outer, d_outer, RIGHT, 0, RIGHT, r, TO_RIGHT, r, n
-        )
-        outer[LEFT, 1, r] = of_arc * w[0, r]
-        out[0, r] = of_arc * charts[TO_RIGHT, 0, r]
-        if len(change) > 0:
-            d_outer[LEFT, 1, r] = (d_of_arc + of_arc * ds[0, r]) * w[0, r]
-            d_out[0, r] = d_of_arc * charts[TO_RIGHT, 0, r] + of_arc * change[TO_RIGHT, 0, r]
-    for i in range(first, n + 1):
+        to_right = (TO_RIGHT, 0, r)
+        pull_row(charts, RIGHT, 0, RIGHT, r, to_right, n, end)
+        weigh_back(charts, to_right, (LEFT, 1, r), weights, 0, r, marginals, products)
+    for i in range(first, end):
         for k in range(n, i, -1):
-            for to, row, at, by in ((BETWEEN, LEFT, k + 1, RIGHT), (LEFT, TO_LEFT, k, LEFT)):
-                of_cell, d_of_cell = _scaled_float_pull(
-                    charts, change, powers, outer, d_outer, to, i, row, at, by, k, k + 1
-                )
-                outer[by, i, k] += of_cell
-                if len(change) > 0:
-                    d_outer[by, i, k] += d_of_cell
-            _scaled_float_pull(
-                charts, change, powers, outer, d_outer, LEFT, i, TO_LEFT, i, RIGHT, i, k
-            )
-            of_arc, d_of_arc = _scaled_float_pull(
-                charts, change, powers, outer, d_outer, RIGHT, i, RIGHT, k, TO_RIGHT, k, k
-            )
-            outer[TO_RIGHT, i, k] = of_arc
-            if len(change) > 0:
-                d_outer[TO_RIGHT, i, k] = d_of_arc
-            for chart, h, m in ((TO_RIGHT, i, k), (TO_LEFT, k, i)):
-                if m > 0:
-                    of_arc = outer[chart, i, k]
-                    outer[BETWEEN, i, k] += of_arc * w[h, m]
-                    out[h, m] = of_arc * charts[chart, i, k]
-                    if len(change) > 0:
-                        d_of_arc = d_outer[chart, i, k]
-                        d_outer[BETWEEN, i, k] += (d_of_arc + of_arc * ds[h, m]) * w[h, m]
-                        d_out[h, m] = d_of_arc * charts[chart, i, k] + of_arc * change[chart, i, k]
-            _scaled_float_pull(
-                charts, change, powers, outer, d_outer, BETWEEN, i, LEFT, i + 1, RIGHT, i, k
-            )
-
-
-@kernel
-def _subtract_best(s, n, single_root):
-    """Subtract the score of the best tree's arc from each column, so that logarithms are small.
-
-    Returns:
-        The sum of these scores, or −inf if there is no tree.
-    """
-    heads = np.empty(n + 1, np.int32)
-    integers = np.empty(integer_workspace_size(n), np.int32)
-    if not best_projective_tree(
-        s, n, single_root, heads, integers, np.empty(float_workspace_size(n))
-    ):
-        return -np.inf
-    total = 0.0
-    for m in range(1, n + 1):
-        best = s[heads[m], m]
-        total += best
-        for h in range(n + 1):
-            s[h, m] -= best
-    return total
+            right, left, between = (RIGHT, i, k), (LEFT, i, k), (BETWEEN, i, k)
+            to_right = (TO_RIGHT, i, k)
+            pull_row(charts, BETWEEN, i, LEFT, k + 1, right, k + 1, end)
+            pull_row(charts, LEFT, i, TO_LEFT, k, left, k + 1, end)
+            pull_row(charts, LEFT, i, TO_LEFT, i, (RIGHT, i, i), k, k + 1)
+            pull_row(charts, RIGHT, i, RIGHT, k, to_right, k, end)
+            weigh_back(charts, to_right, between, weights, i, k, marginals, products)
+            if i > 0:
+                to_left = (TO_LEFT, i, k)
+                weigh_back(charts, to_left, between, weights, k, i, marginals, products)
+            pull_row(charts, BETWEEN, i, LEFT, i + 1, (RIGHT, i, i), k, k + 1)
 
 
 @kernel
@@ -709,65 +542,39 @@ def sum_by_exponents(
         if status[b] != FEASIBLE:
             continue
         size = n + 1
-        arcs, ds = np.empty((2, size, size)), np.zeros((size, size))
-        shift = _scaled_float_arcs(s, n, arcs)
-        if operation == HESSIAN_PRODUCT:
-            for h in range(size):
-                for m in range(1, size):
-                    if s[h, m] > -np.inf:
-                        ds[h, m] = along[b, h, m]
-        mantissas, powers = np.empty((5, n + 2, size)), np.empty((5, n + 2, size))
-        change = np.empty((5 if operation == HESSIAN_PRODUCT else 0, n + 2, size))
-        _scaled_float_inside(arcs, ds, n, first, mantissas, change, powers)
-        if not mantissas[RIGHT, 0, n] > 0.0:
+        shift = _subtract_best(s, n)
+        weights = scaled_weights(s, size, along[b] if operation == HESSIAN_PRODUCT else s[:0])
+        charts = _scaled_float_inside(weights, n, first)
+        value, power = charts.values[RIGHT, 0, n], charts.powers[RIGHT, 0, n]
+        if not value > 0.0:
             status[b] = INFEASIBLE
             continue
-        log_partition[b] = shift + math.log(mantissas[RIGHT, 0, n]) + powers[RIGHT, 0, n] * LN2
+        log_partition[b] = shift + math.log(value) + power * LN2
         if operation != LOG_PARTITION:
             spare = np.zeros((size, size))
             marginals = result[b] if operation == MARGINALS else spare
             products = spare if operation == MARGINALS else result[b]
-            _scaled_float_outside(
-                *(arcs, ds, n, first, mantissas, change, powers),
-                *(np.empty_like(mantissas), np.empty_like(change), marginals, products),
-            )
+            _scaled_float_outside(weights, n, first, charts, marginals, products)
             if operation == MARGINALS and not _adds_up(marginals, n, np.empty(size), 1e-6):
                 status[b] = TOO_LARGE
 
 
 @kernel
-def _pick(a, b, logs, state):
-    """Draw k with a probability proportional to a[k]·b[k], or exp(a[k] + b[k]) if ``logs``."""
-    top = -np.inf if logs else 0.0
-    for k in range(len(a) if logs else 0):
-        top = max(top, a[k] + b[k])
-    total = 0.0
-    for k in range(len(a)):
-        total += math.exp(a[k] + b[k] - top) if logs else a[k] * b[k]
-    left, chosen = uniform_of_splitmix(state) * total, 0
-    for k in range(len(a)):
-        term = math.exp(a[k] + b[k] - top) if logs else a[k] * b[k]
-        if term > 0.0:
-            chosen = k
-            left -= term
-            if left < 0.0:
-                break
-    return chosen
+def _draw(n, first, charts, powers, terms, stack, state, heads):
+    """Draw one tree from the inside charts, from the longest span down.
 
-
-@kernel
-def _draw(n, first, charts, logs, stack, state, heads):
-    """Draw one tree from the inside charts or their logarithms, from the longest span down.
-
-    With a single root (``first`` = 1), row 0 of BETWEEN holds, for each token, the sum over its
+    With a single root (``first`` = 1), row 0 of TO_RIGHT holds, for each token, the sum over its
     modifiers on the left times the weight of its root arc.
+
+    Args:
+        powers: exponents of the charts, or an empty array for charts of plain numbers.
+        terms, stack: workspaces.
     """
-    to_right, to_left, right, left = charts[1], charts[2], charts[3], charts[4]
     if first == 0:
         stack[0], stack[1], stack[2] = 0, n, 1
         depth = 1
     else:
-        root = 1 + _pick(charts[BETWEEN, 0, 1 : n + 1], right[1 : n + 1, n], logs, state)
+        root = draw_split(charts, powers, (TO_RIGHT, 0), (RIGHT, 0, n), 1, n + 1, terms, state)
         heads[root] = 0
         stack[0], stack[1], stack[2] = 1, root, 0
         stack[3], stack[4], stack[5] = root, n, 1
@@ -778,16 +585,16 @@ def _draw(n, first, charts, logs, stack, state, heads):
         if i == j:
             continue
         if stack[3 * depth + 2] == 1:
-            k = i + 1 + _pick(to_right[i, i + 1 : j + 1], right[i + 1 : j + 1, j], logs, state)
+            k = draw_split(charts, powers, (TO_RIGHT, i), (RIGHT, 0, j), i + 1, j + 1, terms, state)
             heads[k] = i
             low, high = i, k
             stack[3 * depth], stack[3 * depth + 1] = k, j
         else:
-            k = i + _pick(left[i, i:j], to_left[i:j, j], logs, state)
+            k = draw_split(charts, powers, (LEFT, i), (TO_LEFT, 0, j), i, j, terms, state)
             heads[k] = j
             low, high = k, j
             stack[3 * depth], stack[3 * depth + 1] = i, k
-        split = low + _pick(right[low, low:high], left[low + 1 : high + 1, high], logs, state)
+        split = draw_split(charts, powers, (RIGHT, low), (LEFT, 1, high), low, high, terms, state)
         depth += 1
         stack[3 * depth], stack[3 * depth + 1], stack[3 * depth + 2] = low, split, 1
         stack[3 * depth + 3], stack[3 * depth + 4] = split + 1, high
@@ -829,14 +636,14 @@ def sample_projective_trees(
             status[b] = INFEASIBLE if shift == -np.inf else UNSOLVED
             continue
         for r in range(1, first * n + 1):
-            charts[BETWEEN, 0, r] = charts[LEFT, 1, r] * w[0, r]
+            charts[TO_RIGHT, 0, r] = charts[LEFT, 1, r] * w[0, r]
         state[0] = seeds[b]
         for k in range(len(samples)):
-            _draw(n, first, charts, False, stack, state, samples[k, b])
+            _draw(n, first, charts, charts[:0], column[0], stack, state, samples[k, b])
 
 
 @kernel
-def sample_by_logarithms(
+def sample_by_exponents(
     start,
     stop,
     items,
@@ -849,7 +656,7 @@ def sample_by_logarithms(
     samples,
     status,
 ):
-    """Draw samples like :func:`sample_projective_trees`, from charts of logarithms.
+    """Draw samples like :func:`sample_projective_trees`, in scaled floats.
 
     All items must have tokens.
     """
@@ -857,20 +664,18 @@ def sample_by_logarithms(
     first = 1 if single_root else 0
     for b in items[start:stop]:
         n = lengths[b]
-        room = n + 2
-        s, nothing = np.empty((room, room)), np.zeros((room, room))
-        charts, change = np.empty((5, room, room)), np.empty((5, room, room))
-        stack = np.empty(6 * room, np.int64)
+        s, stack = np.empty((n + 2, n + 2)), np.empty(6 * (n + 2), np.int64)
         status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
         if status[b] != FEASIBLE:
             continue
-        if _subtract_best(s, n, single_root) == -np.inf:
+        _subtract_best(s, n)
+        charts = _scaled_float_inside(scaled_weights(s, n + 1, s[:0]), n, first)
+        if not charts.values[RIGHT, 0, n] > 0.0:
             status[b] = INFEASIBLE
             continue
-        _log_inside(s, nothing, n, first, charts, change)
         state[0] = seeds[b]
         for k in range(len(samples)):
-            _draw(n, first, charts, True, stack, state, samples[k, b])
+            _draw(n, first, charts.values, charts.powers, s[0], stack, state, samples[k, b])
 
 
 @kernel
@@ -923,7 +728,7 @@ FAMILY = Family(
     best=best_projective_trees,
     total=sum_over_projective_trees,
     sample=sample_projective_trees,
-    sample_rest=sample_by_logarithms,
+    sample_rest=sample_by_exponents,
     best_shape=lambda shape: tuple(shape[:2]),
     best_cost=lambda n: 400 + 20 * n + 0.06 * n**3,
     total_cost=lambda n: 300 + 1.5 * n**2 + 0.14 * n**3,
