@@ -148,7 +148,7 @@ def _solve_block(typingctx, x, i, counted, escapes, lo, exits, smallest, pivots)
         number = i.type
         zero, ones = (ir.Constant(VECTOR, [value] * LANES) for value in (0.0, 1.0))
         # In lane k, which keeps token k: the weights among the others, to k, and to the root.
-        weights: list[list[Any]] = []
+        weights = []
         to_last, to_root = [], []
         for r in range(LANES):
             start = address(builder, source, builder.add(i, number(r)), number(0))
@@ -175,7 +175,7 @@ def _solve_block(typingctx, x, i, counted, escapes, lo, exits, smallest, pivots)
                         weights[r][c] = times_plus(builder, passed, own[c], weights[r][c])
                 to_last[r] = times_plus(builder, passed, to_last[k], to_last[r])
                 to_root[r] = times_plus(builder, passed, to_root[k], to_root[r])
-        found: list[Any] = [None] * LANES
+        found = [None] * LANES
         last = zero
         for k in reversed(range(LANES)):
             value = to_root[k]

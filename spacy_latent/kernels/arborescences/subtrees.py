@@ -216,8 +216,9 @@ def share_subtrees(
             cycles, which do not count as levels.
     """
     trees, width = len(z), z.shape[-1] - 1
-    read = [np.empty((trees, width + 1), dtype=np.int32) for _ in range(4)]
-    forests, totals = Forests(*read, np.empty(trees, dtype=np.int64)), np.empty(2, dtype=np.int64)
+    heads, height, depth, order = np.empty((4, trees, width + 1), dtype=np.int32)
+    forests = Forests(heads, height, depth, order, np.empty(trees, dtype=np.int64))
+    totals = np.empty(2, dtype=np.int64)
     if _read_forests(z, lengths, most, all_of_them, forests, totals) != HARD:
         return None
     room, messages = totals.tolist()
