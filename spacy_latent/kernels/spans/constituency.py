@@ -42,6 +42,7 @@ from spacy_latent.kernels.simd.vector import LANES, aligned_empty
 from spacy_latent.kernels.spans.constituency_lanes import CHARTS as CHARTS_BESIDE
 from spacy_latent.kernels.spans.constituency_lanes import read_spans, sum_side_by_side
 from spacy_latent.kernels.spans.scaled_charts import (
+    cell_of,
     draw_split,
     normalise,
     pull_row,
@@ -216,10 +217,10 @@ def _scaled_float_inside(weights, n):
     for i in range(n - 1, -1, -1):
         set_one(charts, INSIDE, i)
         for k in range(i, n):
-            cell = (INSIDE, i, k)
+            cell = cell_of(INSIDE, i, k)
             if k > i:
                 normalise(charts, SPLITS, i, k)
-                weigh(charts, cell, (SPLITS, i, k), weights, i, k)
+                weigh(charts, cell, cell_of(SPLITS, i, k), weights, i, k)
             if k + 1 < n:
                 push_row(charts, SPLITS, i, INSIDE, k + 1, cell, k + 1, n)
     return charts
@@ -228,14 +229,14 @@ def _scaled_float_inside(weights, n):
 @kernel
 def _scaled_float_outside(weights, n, charts, marginals, products):
     """Write the marginals and their tangents, from the results of _scaled_float_inside."""
-    seed(charts, (INSIDE, 0, n - 1))
+    seed(charts, cell_of(INSIDE, 0, n - 1))
     for i in range(n):
         for k in range(n - 1, i - 1, -1):
-            cell = (INSIDE, i, k)
+            cell = cell_of(INSIDE, i, k)
             if k + 1 < n:
                 pull_row(charts, SPLITS, i, INSIDE, k + 1, cell, k + 1, n)
             if k > i:
-                weigh_back(charts, cell, (SPLITS, i, k), weights, i, k, marginals, products)
+                weigh_back(charts, cell, cell_of(SPLITS, i, k), weights, i, k, marginals, products)
             else:
                 marginals[i, i] = charts.outer[cell]
 

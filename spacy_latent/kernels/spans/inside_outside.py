@@ -58,6 +58,7 @@ from spacy_latent.kernels.spans.inside_outside_rows import (
     sum_over_projective_trees,
 )
 from spacy_latent.kernels.spans.scaled_charts import (
+    cell_of,
     draw_split,
     normalise,
     pull_row,
@@ -101,21 +102,21 @@ def _scaled_float_inside(weights, n, first):
         charts.powers[BETWEEN, i] = charts.powers[LEFT, i + 1]
         charts.change[BETWEEN, i] = charts.change[LEFT, i + 1]
         for k in range(i + 1, end):
-            right, left, between = (RIGHT, i, k), (LEFT, i, k), (BETWEEN, i, k)
-            to_right = (TO_RIGHT, i, k)
+            right, left, between = cell_of(RIGHT, i, k), cell_of(LEFT, i, k), cell_of(BETWEEN, i, k)
+            to_right = cell_of(TO_RIGHT, i, k)
             normalise(charts, BETWEEN, i, k)
             weigh(charts, to_right, between, weights, i, k)
             if i > 0:
-                weigh(charts, (TO_LEFT, i, k), between, weights, k, i)
+                weigh(charts, cell_of(TO_LEFT, i, k), between, weights, k, i)
             push_row(charts, RIGHT, i, RIGHT, k, to_right, k, end)
             normalise(charts, RIGHT, i, k)
-            push_row(charts, LEFT, i, TO_LEFT, i, (RIGHT, i, i), k, k + 1)
+            push_row(charts, LEFT, i, TO_LEFT, i, cell_of(RIGHT, i, i), k, k + 1)
             normalise(charts, LEFT, i, k)
             push_row(charts, BETWEEN, i, LEFT, k + 1, right, k + 1, end)
             push_row(charts, LEFT, i, TO_LEFT, k, left, k + 1, end)
     for r in range(1, first * n + 1):
-        weigh(charts, (TO_RIGHT, 0, r), (LEFT, 1, r), weights, 0, r)
-        push_row(charts, RIGHT, 0, RIGHT, r, (TO_RIGHT, 0, r), n, end)
+        weigh(charts, cell_of(TO_RIGHT, 0, r), cell_of(LEFT, 1, r), weights, 0, r)
+        push_row(charts, RIGHT, 0, RIGHT, r, cell_of(TO_RIGHT, 0, r), n, end)
     return charts
 
 
@@ -123,24 +124,24 @@ def _scaled_float_inside(weights, n, first):
 def _scaled_float_outside(weights, n, first, charts, marginals, products):
     """Write the marginals and their tangents, from the results of _scaled_float_inside."""
     end = n + 1
-    seed(charts, (RIGHT, 0, n))
+    seed(charts, cell_of(RIGHT, 0, n))
     for r in range(1, first * n + 1):
-        to_right = (TO_RIGHT, 0, r)
+        to_right = cell_of(TO_RIGHT, 0, r)
         pull_row(charts, RIGHT, 0, RIGHT, r, to_right, n, end)
-        weigh_back(charts, to_right, (LEFT, 1, r), weights, 0, r, marginals, products)
+        weigh_back(charts, to_right, cell_of(LEFT, 1, r), weights, 0, r, marginals, products)
     for i in range(first, end):
         for k in range(n, i, -1):
-            right, left, between = (RIGHT, i, k), (LEFT, i, k), (BETWEEN, i, k)
-            to_right = (TO_RIGHT, i, k)
+            right, left, between = cell_of(RIGHT, i, k), cell_of(LEFT, i, k), cell_of(BETWEEN, i, k)
+            to_right = cell_of(TO_RIGHT, i, k)
             pull_row(charts, BETWEEN, i, LEFT, k + 1, right, k + 1, end)
             pull_row(charts, LEFT, i, TO_LEFT, k, left, k + 1, end)
-            pull_row(charts, LEFT, i, TO_LEFT, i, (RIGHT, i, i), k, k + 1)
+            pull_row(charts, LEFT, i, TO_LEFT, i, cell_of(RIGHT, i, i), k, k + 1)
             pull_row(charts, RIGHT, i, RIGHT, k, to_right, k, end)
             weigh_back(charts, to_right, between, weights, i, k, marginals, products)
             if i > 0:
-                to_left = (TO_LEFT, i, k)
+                to_left = cell_of(TO_LEFT, i, k)
                 weigh_back(charts, to_left, between, weights, k, i, marginals, products)
-            pull_row(charts, BETWEEN, i, LEFT, i + 1, (RIGHT, i, i), k, k + 1)
+            pull_row(charts, BETWEEN, i, LEFT, i + 1, cell_of(RIGHT, i, i), k, k + 1)
 
 
 def kept_size(n):

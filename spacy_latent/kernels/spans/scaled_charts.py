@@ -67,6 +67,12 @@ def scaled_weights(scores, size, along):
 
 
 @kernel
+def cell_of(chart, i, k):
+    """Return a cell. numba compiles functions again for tuples with literals, such as a chart."""
+    return chart, i, k
+
+
+@kernel
 def set_one(charts, chart, i):
     """Write 1 to the cell of a single token."""
     charts.values[chart, i, i], charts.powers[chart, i, i] = 1.0, 0.0
