@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spacy_latent.kernels.arborescences.escape_probabilities import (
+from spacy_latent.kernels.arborescences.block_products import (
     COLUMN,
     GIVEN,
     NOTHING,
@@ -35,7 +35,7 @@ def test_products_by_tiles(vectors: int, n: int, start: int) -> None:
         )
         result = c.copy()
         multiply = turned_product if turned else product
-        multiply(start, a, 3, 4, b, 5, 6, result, 1, 2, rows, n, columns)
+        multiply(start, a, (3, 4), b, (5, 6), result, (1, 2), rows, n, columns)
         # The places outside stay as they are.
         np.testing.assert_allclose(result, expected, rtol=1e-13, atol=1e-13)
 
@@ -44,5 +44,5 @@ def test_products_by_tiles(vectors: int, n: int, start: int) -> None:
 def test_the_result_may_be_a_factor(n: int) -> None:
     a, b = np.random.default_rng(10).normal(size=(2, LANES, 3 * LANES))
     result = b.copy()
-    product(NOTHING, a, 0, 0, result, 0, 0, result, 0, 0, LANES, n, 3 * LANES)
+    product(NOTHING, a, (0, 0), result, (0, 0), result, (0, 0), LANES, n, 3 * LANES)
     np.testing.assert_allclose(result, a[:, :n] @ b[:n], rtol=1e-13, atol=1e-13)

@@ -1,13 +1,77 @@
-"""Outside passes on logarithms, top-down by the probability of each split: the references of the
-kernels, which work on numbers with exponents."""
+"""Sums over trees on logarithms, the references of the kernels.
+
+Outside passes go top-down by the probability of each split.
+"""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 from numba import njit
 
-from spacy_latent.kernels.spans.inside_outside import BETWEEN, LEFT, RIGHT, TO_LEFT, TO_RIGHT
+from spacy_latent.kernels.spans.eisner import BETWEEN, LEFT, RIGHT, TO_LEFT, TO_RIGHT
+
+
+@njit(nogil=True, fastmath=False)
+def _log_sum_of_pairs(a, b, da, db):
+    """Return log Σ exp(a + b), and its tangent: the mean of da + db weighted by the terms."""
+    top = -np.inf
+    for k in range(len(a)):
+        top = max(top, a[k] + b[k])
+    if top == -np.inf:
+        return -np.inf, 0.0
+    total, mean = 0.0, 0.0
+    for k in range(len(a)):
+        term = math.exp(a[k] + b[k] - top)
+        total += term
+        mean += term * (da[k] + db[k])
+    return top + math.log(total), mean / total
+
+
+@njit(nogil=True, fastmath=False)
+def projective_inside(s, ds, n, first, charts, change):
+    """Run :func:`_inside` and :func:`_inside_tangent` on logarithms.
+
+    Returns:
+        log Z and its tangent.
+    """
+    charts[:, first : n + 2] = -np.inf
+    change[:, first : n + 2] = 0.0
+    to_right, to_left, right, left = charts[1], charts[2], charts[3], charts[4]
+    d_to_right, d_to_left, d_right, d_left = change[1], change[2], change[3], change[4]
+    for i in range(n, first - 1, -1):
+        right[i, i] = 0.0
+        left[i, i] = 0.0
+        for j in range(i + 1, n + 1):
+            reach, d_reach = _log_sum_of_pairs(
+                right[i, i:j], left[i + 1 : j + 1, j], d_right[i, i:j], d_left[i + 1 : j + 1, j]
+            )
+            charts[BETWEEN, i, j], change[BETWEEN, i, j] = reach, d_reach
+            to_right[i, j], d_to_right[i, j] = reach + s[i, j], d_reach + ds[i, j]
+            if i > 0:
+                to_left[i, j], d_to_left[i, j] = reach + s[j, i], d_reach + ds[j, i]
+            low, high = i + 1, j + 1
+            right[i, j], d_right[i, j] = _log_sum_of_pairs(
+                to_right[i, low:high],
+                right[low:high, j],
+                d_to_right[i, low:high],
+                d_right[low:high, j],
+            )
+            left[i, j], d_left[i, j] = _log_sum_of_pairs(
+                left[i, i:j], to_left[i:j, j], d_left[i, i:j], d_to_left[i:j, j]
+            )
+    if first == 0:
+        return right[0, n], d_right[0, n]
+    for r in range(1, n + 1):
+        charts[BETWEEN, 0, r] = left[1, r] + s[0, r]
+        change[BETWEEN, 0, r] = d_left[1, r] + ds[0, r]
+    return _log_sum_of_pairs(
+        charts[BETWEEN, 0, 1 : n + 1],
+        right[1 : n + 1, n],
+        change[BETWEEN, 0, 1 : n + 1],
+        d_right[1 : n + 1, n],
+    )
 
 
 @njit(nogil=True, fastmath=False)
@@ -28,8 +92,9 @@ def _hand_down(parent, d_parent, q, dq, a, b, da, db, qa, qb, dqa, dqb):
 
 @njit(nogil=True, fastmath=False)
 def projective_outside(s, ds, n, first, charts, change, total, d_total, q, dq, out, d_out):
-    """Marginals and their directional derivatives, from what _log_inside left. q, dq: like charts,
-    the probability that a span is part of the tree."""
+    """Marginals and their directional derivatives, from what projective_inside left.
+
+    q, dq: like charts, the probability that a span is part of the tree."""
     q[:, : n + 2] = 0.0
     dq[:, : n + 2] = 0.0
     to_right, to_left, right, left = charts[1], charts[2], charts[3], charts[4]
@@ -105,6 +170,27 @@ def projective_outside(s, ds, n, first, charts, change, total, d_total, q, dq, o
                 dq[RIGHT, i, i:j],
                 dq[LEFT, low:high, j],
             )
+
+
+@njit(nogil=True, fastmath=False)
+def constituency_inside(s, ds, n, inside, dinside, turned, dturned):
+    """Run the inside pass on logarithms, with tangents along ``ds``; single words have score 0.
+
+    Args:
+        turned, dturned: written: the transposed charts, [last, first].
+    """
+    for i in range(n - 1, -1, -1):
+        inside[i, i] = turned[i, i] = 0.0
+        dinside[i, i] = dturned[i, i] = 0.0
+        for j in range(i + 1, n):
+            value, change = _log_sum_of_pairs(
+                inside[i, i:j],
+                turned[j, i + 1 : j + 1],
+                dinside[i, i:j],
+                dturned[j, i + 1 : j + 1],
+            )
+            inside[i, j] = turned[j, i] = value + s[i, j]
+            dinside[i, j] = dturned[j, i] = change + ds[i, j]
 
 
 @njit(nogil=True, fastmath=False)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.structures.constituency_tree import ConstituencyTree
-from tests.structures.logarithms import constituency_outside
+from tests.structures.logarithms import constituency_inside, constituency_outside
 
 STRUCTURE = ConstituencyTree()
 
@@ -54,14 +54,12 @@ def test_long_sentences_agree_with_logarithms(n: int, scale: float) -> None:
 
 
 def _by_logarithms(scores: Tensor, along: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    from spacy_latent.kernels.spans import constituency
-
     n = len(scores)
     s, ds = scores.numpy(), np.triu(along.numpy(), 1)
     logs = np.full((6, n, n), -np.inf)
     logs[3:] = 0.0
     inside, turned, marginals, dinside, dturned, changes = logs
-    constituency._log_inside(s, ds, n, inside, dinside, turned, dturned)
+    constituency_inside(s, ds, n, inside, dinside, turned, dturned)
     constituency_outside(s, ds, n, inside, dinside, turned, dturned, marginals, changes)
     total = torch.tensor(inside[0, n - 1] + np.diagonal(s).sum())
     changes[np.tril_indices(n)] = 0.0

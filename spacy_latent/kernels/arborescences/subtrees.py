@@ -6,6 +6,7 @@ Each distinct subtree gets one place in an order from the leaves up, so that it 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,34 @@ from spacy_latent.kernels.arborescences.heads import (
 from spacy_latent.kernels.core.compilation import kernel
 
 
+class Forests(NamedTuple):
+    """Hard trees, ``(S, N+1)`` (see kernels.arborescences.heads), and their rounds ``(S,)``."""
+
+    heads: np.ndarray
+    height: np.ndarray
+    depth: np.ndarray
+    order: np.ndarray
+    rounds: np.ndarray
+
+
+class Rows(NamedTuple):
+    """Distinct states, in the order in which they are found.
+
+    Attributes:
+        place, round_of: the token and the round of each row.
+        following: the previous row of the same token, −1 for none.
+        first, end, sources: sources[first:end] are the states that send messages to a row (see
+            :class:`States`).
+    """
+
+    place: np.ndarray
+    round_of: np.ndarray
+    following: np.ndarray
+    first: np.ndarray
+    end: np.ndarray
+    sources: np.ndarray
+
+
 @kernel
 def _rounds_of(rounds, height, depth):
     """Return the first and the last round after which the state of a token is needed."""
@@ -28,19 +57,30 @@ def _rounds_of(rounds, height, depth):
 
 
 @kernel
-def _same(sources, one, other, end):
-    """Return whether two runs of ``sources`` are equal; the second ends at ``end``."""
-    for index in range(end - other):
-        if sources[one + index] != sources[other + index]:
-            return False
-    return True
+def _find_equal(rows, row, now, begin, used):
+    """Return the row with the round ``now`` and the given sources, −1 for none.
+
+    Args:
+        row: the first row to compare. The others follow it.
+        begin, used: sources[begin:used] are compared.
+    """
+    sources, size = rows.sources, used - begin
+    while row >= 0:
+        first = rows.first[row]
+        same = rows.round_of[row] == now and rows.end[row] - first == size
+        for index in range(size if same else 0):
+            if sources[first + index] != sources[begin + index]:
+                same = False
+                break
+        if same:
+            break
+        row = rows.following[row]
+    return row
 
 
 @kernel
-def _read_forests(
-    z, lengths, most, all_of_them, heads, height, depth, order, waiting, rounds, totals
-):
-    """Write heads, height, depth and order of each tree (see arborescences.heads), and its rounds.
+def _read_forests(z, lengths, most, all_of_them, forests, totals):
+    """Write the trees and their rounds.
 
     Args:
         most, all_of_them: see :func:`share_subtrees`.
@@ -49,6 +89,8 @@ def _read_forests(
     Returns:
         HARD, or SOFT if one of the trees is soft.
     """
+    heads, height, depth, order, rounds = forests
+    waiting = np.empty(heads.shape[1] + 1, np.int32)
     totals[:] = 0
     for s in range(len(z)):
         n = lengths[s]
@@ -67,43 +109,22 @@ def _read_forests(
 
 
 @kernel
-def _find_states(
-    lengths,
-    item,
-    width,
-    rounds,
-    heads,
-    height,
-    depth,
-    order,
-    start,
-    modifiers,
-    offset,
-    row_of,
-    latest,
-    following,
-    place,
-    round_of,
-    first,
-    end,
-    sources,
-    result,
-):
-    """Write the distinct states, as rows in the order in which they are found.
+def _find_states(lengths, item, items, forests, rows, result):
+    """Write the distinct states to ``rows``.
 
     Args:
-        start, modifiers, offset, row_of: workspaces.
-        latest: for each token, the last row of its states; −1 at first.
-        following: for each row, the previous row of the same token.
-        place, round_of: for each row, its token and its round.
-        first, end, sources: sources[first:end] are the states that send messages to a row (see
-            :class:`States`).
         result: for each token, its row after the last round.
 
     Returns:
         The number of rows.
     """
-    rows = used = 0
+    heads, height, depth, order, rounds = forests
+    width, sources = heads.shape[1] - 1, rows.sources
+    start, modifiers = np.empty(width + 3, np.int64), np.empty(width + 3, np.int64)
+    offset, row_of = np.empty(width + 3, np.int64), np.empty(len(rows.place) + 1, np.int64)
+    # The last row of each token.
+    latest = np.full(items * width, -1)
+    count = used = 0
     for s in range(len(lengths)):
         n = lengths[s]
         modifiers_of(heads[s], n, start, modifiers)
@@ -118,40 +139,30 @@ def _find_states(
                 filled += high - low + 1
             for now in range(low, high + 1):
                 for token in order[s, index : index + group]:
-                    alone = item[s] * width + token - 1
-                    begin = used
-                    for child in range(start[token], start[token + 1]):
-                        below = modifiers[child]
+                    alone, begin = item[s] * width + token - 1, used
+                    for below in modifiers[start[token] : start[token + 1]]:
                         if now == 1:
                             sources[used] = -1 - (item[s] * width + below - 1)
                         else:
                             then = min(now - 1, height[s, below] + 1)
                             sources[used] = row_of[offset[below] + then]
                         used += 1
-                    row = latest[alone]
-                    while row >= 0:
-                        if (
-                            round_of[row] == now
-                            and end[row] - first[row] == used - begin
-                            and _same(sources, first[row], begin, used)
-                        ):
-                            break
-                        row = following[row]
-                    if row >= 0:
-                        used = begin
-                    else:
-                        row = rows
-                        rows += 1
-                        place[row], round_of[row] = alone, now
-                        first[row], end[row] = begin, used
-                        following[row] = latest[alone]
+                    row = _find_equal(rows, latest[alone], now, begin, used)
+                    if row < 0:
+                        row = count
+                        count += 1
+                        rows.place[row], rows.round_of[row] = alone, now
+                        rows.first[row], rows.end[row] = begin, used
+                        rows.following[row] = latest[alone]
                         latest[alone] = row
+                    else:
+                        used = begin
                     row_of[offset[token] + now] = row
                     result[s, token - 1] = row
             index += group
-        for token in range(n, result.shape[1]):
+        for token in range(n, width):
             result[s, token] = 0 if n == 0 else result[s, 0]
-    return rows
+    return count
 
 
 @dataclass
@@ -205,65 +216,36 @@ def share_subtrees(
             cycles, which do not count as levels.
     """
     trees, width = len(z), z.shape[-1] - 1
-    nodes = (trees, width + 1)
-    read = [np.empty(nodes, dtype=np.int32) for _ in range(4)]
+    heads, height, depth, order = np.empty((4, trees, width + 1), dtype=np.int32)
+    forests = Forests(heads, height, depth, order, np.empty(trees, dtype=np.int64))
     totals = np.empty(2, dtype=np.int64)
-    waiting = np.empty(width + 2, dtype=np.int32)
-    rounds = np.empty(trees, dtype=np.int64)
-    heads, height, depth, order = read
-    status = _read_forests(
-        z, lengths, most, all_of_them, heads, height, depth, order, waiting, rounds, totals
-    )
-    if status != HARD:
+    if _read_forests(z, lengths, most, all_of_them, forests, totals) != HARD:
         return None
     room, messages = totals.tolist()
-    start, modifiers, offset = (np.empty(width + 3, dtype=np.int64) for _ in range(3))
-    row_of = np.empty(room + 1, dtype=np.int64)
-    latest, following = np.full(items * width, -1), np.empty(room, dtype=np.int64)
-    place, round_of, first, end = (np.empty(room, dtype=np.int64) for _ in range(4))
-    sources, result = np.empty(messages, dtype=np.int64), np.empty((trees, width), dtype=np.int64)
-    rows = _find_states(
-        lengths,
-        item,
-        width,
-        rounds,
-        heads,
-        height,
-        depth,
-        order,
-        start,
-        modifiers,
-        offset,
-        row_of,
-        latest,
-        following,
-        place,
-        round_of,
-        first,
-        end,
-        sources,
-        result,
-    )
-    by_round = np.argsort(round_of[:rows], kind="stable")
-    rank = np.empty(rows, dtype=np.int64)
-    rank[by_round] = np.arange(rows)
-    sizes = np.bincount(round_of[:rows])[1:]
+    rows = Rows(*(np.empty(size, dtype=np.int64) for size in [room] * 5 + [messages]))
+    result = np.empty((trees, width), dtype=np.int64)
+    count = _find_states(lengths, item, items, forests, rows, result)
+    place, round_of, _, first, end, sources = rows
+    by_round = np.argsort(round_of[:count], kind="stable")
+    rank = np.empty(count, dtype=np.int64)
+    rank[by_round] = np.arange(count)
+    sizes = np.bincount(round_of[:count])[1:]
     counts = (end - first)[by_round]
     ends = np.cumsum(counts)
-    total = int(ends[-1]) if rows else 0
+    total = int(ends[-1]) if count else 0
     # All messages to the first state, then to the second, and so on.
     message = np.arange(total) + np.repeat(first[by_round] - ends + counts, counts)
     begin = np.repeat(np.cumsum(sizes) - sizes, sizes)
-    heard = np.add.reduceat(counts, np.cumsum(sizes) - sizes) if rows else sizes
+    heard = np.add.reduceat(counts, np.cumsum(sizes) - sizes) if count else sizes
     source = sources[message]
     return States(
         place=place[by_round],
         sizes=sizes,
         counts=counts,
-        targets=np.repeat(np.arange(rows) - begin, counts),
+        targets=np.repeat(np.arange(count) - begin, counts),
         sources=np.where(source < 0, source, rank[source.clip(0)]),
         heard=heard,
-        result=rank[result] if rows else result,
+        result=rank[result] if count else result,
     )
 
 

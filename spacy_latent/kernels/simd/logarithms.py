@@ -1,4 +1,4 @@
-"""Log-sum-exp, and a logarithm that vectorises."""
+"""Sums of logarithms, and a logarithm that vectorises."""
 
 from __future__ import annotations
 
@@ -12,22 +12,6 @@ from spacy_latent.kernels.core.compilation import kernel
 
 # Bits of the mantissa, the bits of √½, and the number of terms of the series that exceed rounding.
 FLOAT64, FLOAT32 = (52, 0x3FE6A09E667F3BCD, 11), (23, 0x3F3504F3, 5)
-
-
-@kernel
-def log_sum_of_pairs(a, b, da, db):
-    """Return log Σ exp(a + b), and its tangent: the mean of da + db weighted by the terms."""
-    top = -np.inf
-    for k in range(len(a)):
-        top = max(top, a[k] + b[k])
-    if top == -np.inf:
-        return -np.inf, 0.0
-    total, mean = 0.0, 0.0
-    for k in range(len(a)):
-        term = math.exp(a[k] + b[k] - top)
-        total += term
-        mean += term * (da[k] + db[k])
-    return top + math.log(total), mean / total
 
 
 @kernel

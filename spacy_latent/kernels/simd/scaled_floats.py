@@ -1,8 +1,7 @@
-"""Sums of products in scaled floats: rows of numbers mantissa · 2^exponent.
+"""Scaled floats: numbers mantissa · 2^exponent.
 
 They serve sentences whose sums do not fit in float64, without logarithms. Mantissa and exponent are
-float64 arrays; the exponent is an integer, and EMPTY for the number 0. A tangent has the exponent
-of its number.
+float64; the exponent is an integer, and EMPTY for the number 0.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import math
 
 import numpy as np
 
-from spacy_latent.kernels.core.compilation import ANY_ORDER, FUSED, kernel
+from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.simd.exponential import (
     LN2_HIGH,
     LN2_LOW,
@@ -50,75 +49,3 @@ def normalised(value, exponent):
         return 1.0, EMPTY
     shift = float(math.frexp(value)[1])
     return power(-shift), exponent + shift
-
-
-@kernel(fastmath=FUSED)
-def push(target, target_exponents, row, exponents, scalar, exponent, size):
-    """Add scalar · row[j] to target[j] for j < size."""
-    for j in range(size):
-        old, other = target_exponents[j], exponent + exponents[j]
-        new = other if other > old else old
-        target[j] = target[j] * power(old - new) + scalar * row[j] * power(other - new)
-        target_exponents[j] = new
-
-
-@kernel(fastmath=FUSED)
-def push_tangent(
-    target, dtarget, target_exponents, row, drow, exponents, scalar, dscalar, exponent, size
-):
-    """Run :func:`push` and its tangent."""
-    for j in range(size):
-        old, other = target_exponents[j], exponent + exponents[j]
-        new = other if other > old else old
-        kept, added = power(old - new), power(other - new)
-        target[j] = target[j] * kept + scalar * row[j] * added
-        dtarget[j] = dtarget[j] * kept + (dscalar * row[j] + scalar * drow[j]) * added
-        target_exponents[j] = new
-
-
-@kernel(fastmath=ANY_ORDER)
-def pull(outer, target_exponents, row, outer_row, exponents, scalar, exponent, size):
-    """Run the adjoint of :func:`push`.
-
-    The adjoint of the row is added to ``outer_row``. The adjoint of a number with exponent e has
-    the exponent −e.
-
-    Args:
-        outer: the adjoint of the target.
-
-    Returns:
-        The adjoint of the scalar.
-    """
-    total = 0.0
-    for j in range(size):
-        given = outer[j] * power(exponent + exponents[j] - target_exponents[j])
-        total += given * row[j]
-        outer_row[j] += given * scalar
-    return total
-
-
-@kernel(fastmath=ANY_ORDER)
-def pull_tangent(
-    outer,
-    douter,
-    target_exponents,
-    row,
-    drow,
-    outer_row,
-    douter_row,
-    exponents,
-    scalar,
-    dscalar,
-    exponent,
-    size,
-):
-    """Run :func:`pull` and its tangent."""
-    total, dtotal = 0.0, 0.0
-    for j in range(size):
-        factor = power(exponent + exponents[j] - target_exponents[j])
-        given, dgiven = outer[j] * factor, douter[j] * factor
-        total += given * row[j]
-        dtotal += dgiven * row[j] + given * drow[j]
-        outer_row[j] += given * scalar
-        douter_row[j] += dgiven * scalar + given * dscalar
-    return total, dtotal

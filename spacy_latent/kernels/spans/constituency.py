@@ -7,7 +7,7 @@ row.
 Every tree has the spans of single words, so their scores are added at the end. The weights of the
 other spans are exp(score − c), with c chosen so that the sum over trees is near 1. If an overflow
 or underflow could matter, :func:`sum_by_exponents` solves the sentence with scaled floats, in which
-each number has its own exponent. Samples are drawn from charts of logarithms.
+each number has its own exponent. Samples are drawn from charts of scaled floats.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ import torch
 
 from spacy_latent.kernels.autograd.operators import Family
 from spacy_latent.kernels.core.compilation import ANY_ORDER, kernel
-from spacy_latent.kernels.core.draws import uniform_of_splitmix
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
-from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, LARGE, TOO_LARGE, UNSOLVED
+from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, TOO_LARGE, UNSOLVED
 from spacy_latent.kernels.gpu.dispatch import GpuKernels
 from spacy_latent.kernels.simd.arc_scores import is_finite
 from spacy_latent.kernels.simd.exponential import exponential
 from spacy_latent.kernels.simd.lanes import FLOOR, LOG_SMALLEST, group_size, kept_beside
-from spacy_latent.kernels.simd.logarithms import log_sum_of_pairs
 from spacy_latent.kernels.simd.row_numbers import (
     Maxima,
     Sums,
@@ -39,23 +37,27 @@ from spacy_latent.kernels.simd.row_numbers import (
     times_weight,
     write,
 )
-from spacy_latent.kernels.simd.scaled_floats import (
-    EMPTY,
-    LN2,
-    normalised,
-    pull,
-    pull_tangent,
-    push,
-    push_tangent,
-    split,
-)
+from spacy_latent.kernels.simd.scaled_floats import LN2
 from spacy_latent.kernels.simd.vector import LANES, aligned_empty
 from spacy_latent.kernels.spans.constituency_lanes import CHARTS as CHARTS_BESIDE
 from spacy_latent.kernels.spans.constituency_lanes import read_spans, sum_side_by_side
+from spacy_latent.kernels.spans.scaled_charts import (
+    cell_of,
+    draw_split,
+    normalise,
+    pull_row,
+    push_row,
+    scaled_charts,
+    scaled_weights,
+    seed,
+    set_one,
+    weigh,
+    weigh_back,
+)
 
 HEADER = 8
-# Charts: weights, sums over splits, inside, outside, outside times weight.
-WEIGHT, SPLITS, INSIDE, OUTSIDE, PASSED = range(5)
+# Charts: sums over splits, inside, outside, outside times weight, weights.
+SPLITS, INSIDE, OUTSIDE, PASSED, WEIGHT = range(5)
 
 # Joins over the last word of spans that start at i and are split after k (see
 # kernels.simd.row_numbers).
@@ -203,116 +205,40 @@ def _outside(n, charts):
 def _tangent(n, charts, dcharts):
     """Write the tangents of all charts along the tangent of the weights, dcharts[WEIGHT]."""
     number = Tangents(charts[WEIGHT], dcharts[WEIGHT], charts, dcharts)
-    dcharts[SPLITS:] = 0.0
+    dcharts[:WEIGHT] = 0.0
     _fill_spans(number, n)
     _spread_spans(number, n)
 
 
 @kernel
-def _log_inside(s, ds, n, inside, dinside, turned, dturned):
-    """Run the inside pass on logarithms, with tangents along ``ds``; single words have score 0.
-
-    Args:
-        turned, dturned: written: the transposed charts, [last, first].
-    """
+def _scaled_float_inside(weights, n):
+    """Return charts SPLITS and INSIDE of scaled floats (see kernels.spans.scaled_charts)."""
+    charts = scaled_charts(2, n, n)
     for i in range(n - 1, -1, -1):
-        inside[i, i] = turned[i, i] = 0.0
-        dinside[i, i] = dturned[i, i] = 0.0
-        for j in range(i + 1, n):
-            value, change = log_sum_of_pairs(
-                inside[i, i:j],
-                turned[j, i + 1 : j + 1],
-                dinside[i, i:j],
-                dturned[j, i + 1 : j + 1],
-            )
-            inside[i, j] = turned[j, i] = value + s[i, j]
-            dinside[i, j] = dturned[j, i] = change + ds[i, j]
-
-
-@kernel
-def _scaled_float_inside(s, ds, n, charts, change, powers):
-    """Run :func:`_inside` in scaled floats, with its tangent along ``ds``.
-
-    The tangent is left out if ``change`` is empty.
-
-    Args:
-        charts, change, powers: mantissas, their tangents, and exponents, each (2, n, n): sums over
-            splits, and inside.
-    """
-    charts[:] = 0.0
-    change[:] = 0.0
-    powers[:] = EMPTY
-    tangent = len(change) > 0
-    for i in range(n - 1, -1, -1):
-        split_row, spans = charts[0, i], charts[1, i]
-        spans[i], powers[1, i, i] = 1.0, 0.0
+        set_one(charts, INSIDE, i)
         for k in range(i, n):
+            cell = cell_of(INSIDE, i, k)
             if k > i:
-                factor, powers[0, i, k] = normalised(split_row[k], powers[0, i, k])
-                split_row[k] *= factor
-                weight, exponent = split(s[i, k])
-                spans[k] = split_row[k] * weight
-                powers[1, i, k] = powers[0, i, k] + exponent
-                if tangent:
-                    change[0, i, k] *= factor
-                    change[1, i, k] = (change[0, i, k] + split_row[k] * ds[i, k]) * weight
-            size, begin = n - 1 - k, k + 1
-            if size > 0 and tangent:
-                push_tangent(
-                    *(split_row[begin:], change[0, i, begin:], powers[0, i, begin:]),
-                    *(charts[1, begin, begin:], change[1, begin, begin:], powers[1, begin, begin:]),
-                    *(spans[k], change[1, i, k], powers[1, i, k], size),
-                )
-            elif size > 0:
-                push(
-                    *(split_row[begin:], powers[0, i, begin:], charts[1, begin, begin:]),
-                    *(powers[1, begin, begin:], spans[k], powers[1, i, k], size),
-                )
+                normalise(charts, SPLITS, i, k)
+                weigh(charts, cell, cell_of(SPLITS, i, k), weights, i, k)
+            if k + 1 < n:
+                push_row(charts, SPLITS, i, INSIDE, k + 1, cell, k + 1, n)
+    return charts
 
 
 @kernel
-def _scaled_float_outside(s, ds, n, charts, change, powers, outer, d_outer, out, d_out):
-    """Write the marginals and their tangents, from the results of _scaled_float_inside.
-
-    Args:
-        outer, d_outer: adjoints of charts and change; their exponents are the negated ``powers``.
-    """
-    outer[:] = 0.0
-    d_outer[:] = 0.0
-    tangent = len(change) > 0
-    whole = charts[1, 0, n - 1]
-    outer[1, 0, n - 1] = 1.0 / whole
-    if tangent:
-        d_outer[1, 0, n - 1] = -change[1, 0, n - 1] / whole**2
+def _scaled_float_outside(weights, n, charts, marginals, products):
+    """Write the marginals and their tangents, from the results of _scaled_float_inside."""
+    seed(charts, cell_of(INSIDE, 0, n - 1))
     for i in range(n):
         for k in range(n - 1, i - 1, -1):
-            size, begin = n - 1 - k, k + 1
-            of_span, d_of_span = outer[1, i, k], 0.0
-            if tangent:
-                d_of_span = d_outer[1, i, k]
-            if size > 0 and tangent:
-                given, d_given = pull_tangent(
-                    *(outer[0, i, begin:], d_outer[0, i, begin:], powers[0, i, begin:]),
-                    *(charts[1, begin, begin:], change[1, begin, begin:]),
-                    *(outer[1, begin, begin:], d_outer[1, begin, begin:]),
-                    *(powers[1, begin, begin:], charts[1, i, k], change[1, i, k]),
-                    *(powers[1, i, k], size),
-                )
-                of_span += given
-                d_of_span += d_given
-            elif size > 0:
-                of_span += pull(
-                    *(outer[0, i, begin:], powers[0, i, begin:], charts[1, begin, begin:]),
-                    *(outer[1, begin, begin:], powers[1, begin, begin:]),
-                    *(charts[1, i, k], powers[1, i, k], size),
-                )
-            out[i, k] = of_span * charts[1, i, k]
+            cell = cell_of(INSIDE, i, k)
+            if k + 1 < n:
+                pull_row(charts, SPLITS, i, INSIDE, k + 1, cell, k + 1, n)
             if k > i:
-                weight, _ = split(s[i, k])
-                outer[0, i, k] = of_span * weight
-                if tangent:
-                    d_outer[0, i, k] = (d_of_span + of_span * ds[i, k]) * weight
-                    d_out[i, k] = d_of_span * charts[1, i, k] + of_span * change[1, i, k]
+                weigh_back(charts, cell, cell_of(SPLITS, i, k), weights, i, k, marginals, products)
+            else:
+                marginals[i, i] = charts.outer[cell]
 
 
 def alone_size(n):
@@ -445,29 +371,51 @@ def sum_by_exponents(
         status[b], words = read_spans(scores[b], n, s)
         if status[b] != FEASIBLE:
             continue
-        ds = np.zeros((n, n))
-        if operation == HESSIAN_PRODUCT:
-            for i in range(n):
-                for j in range(i + 1, n):
-                    if s[i, j] > -np.inf:
-                        ds[i, j] = along[b, i, j]
-        own_charts, powers = np.empty((2, n, n)), np.empty((2, n, n))
-        change = np.empty((2 if operation == HESSIAN_PRODUCT else 0, n, n))
-        _scaled_float_inside(s, ds, n, own_charts, change, powers)
-        if not own_charts[1, 0, n - 1] > 0.0:
+        weights = scaled_weights(s, n, along[b] if operation == HESSIAN_PRODUCT else s[:0])
+        charts = _scaled_float_inside(weights, n)
+        value, power = charts.values[INSIDE, 0, n - 1], charts.powers[INSIDE, 0, n - 1]
+        if not value > 0.0:
             status[b] = INFEASIBLE
             continue
-        log_partition[b] = math.log(own_charts[1, 0, n - 1]) + powers[1, 0, n - 1] * LN2 + words
+        log_partition[b] = math.log(value) + power * LN2 + words
         if operation != LOG_PARTITION:
-            nowhere = np.zeros((n, n))
-            marginals = result[b] if operation == MARGINALS else nowhere
-            products = nowhere if operation == MARGINALS else result[b]
-            _scaled_float_outside(
-                *(s, ds, n, own_charts, change, powers),
-                *(np.empty_like(own_charts), np.empty_like(change), marginals, products),
-            )
+            spare = np.zeros((n, n))
+            marginals = result[b] if operation == MARGINALS else spare
+            products = spare if operation == MARGINALS else result[b]
+            _scaled_float_outside(weights, n, charts, marginals, products)
             if operation == MARGINALS and not _adds_up(marginals, n):
                 status[b] = TOO_LARGE
+
+
+@kernel
+def _write_spans(charts, powers, n, draw, terms, stack, state, spans):
+    """Write the spans of a tree, from the longest span down.
+
+    Args:
+        charts, powers: maxima and an empty array, or scaled floats.
+        draw: whether the tree is drawn, or is the best tree.
+        terms, stack: workspaces.
+    """
+    stack[0, 0], stack[0, 1] = 0, n - 1
+    depth, count = 1, 0
+    while depth > 0:
+        depth -= 1
+        i, j = stack[depth, 0], stack[depth, 1]
+        spans[count, 0], spans[count, 1] = i, j
+        count += 1
+        split, top = i, -np.inf
+        if draw:
+            split = draw_split(charts, powers, (INSIDE, i), (INSIDE, 1, j), i, j, terms, state)
+        for k in range(i, i if draw else j):
+            value = charts[INSIDE, i, k] + charts[INSIDE, k + 1, j]
+            if value > top:
+                split, top = k, value
+        if split > i:
+            stack[depth, 0], stack[depth, 1] = i, split
+            depth += 1
+        if split + 1 < j:
+            stack[depth, 0], stack[depth, 1] = split + 1, j
+            depth += 1
 
 
 @kernel
@@ -481,8 +429,9 @@ def best_constituency_trees(start, stop, scores, lengths, spans, status):
     for b in range(start, stop):
         longest = max(longest, lengths[b])
     s = np.zeros((longest, longest))
-    room = aligned_empty(3 * longest * _width(longest))
+    room = aligned_empty(2 * longest * _width(longest))
     stack = np.empty((longest + 1, 2), dtype=np.int64)
+    state = np.empty(1, dtype=np.uint64)
     for b in range(start, stop):
         n = lengths[b]
         spans[b] = -1
@@ -491,37 +440,18 @@ def best_constituency_trees(start, stop, scores, lengths, spans, status):
             status[b] = FEASIBLE
         if status[b] != FEASIBLE or n < 2:
             continue
-        width = _width(n)
-        charts = room[: 3 * n * width].reshape((3, n, width))
+        charts = room[: 2 * n * _width(n)].reshape((2, n, _width(n)))
         charts[:] = -np.inf
         _fill_spans(Maxima(s, charts), n)
-        best = charts[INSIDE]
-        if best[0, n - 1] == -np.inf:
+        if charts[INSIDE, 0, n - 1] == -np.inf:
             status[b] = INFEASIBLE
             continue
-        stack[0, 0], stack[0, 1] = 0, n - 1
-        depth, count = 1, 0
-        while depth > 0:
-            depth -= 1
-            i, j = stack[depth, 0], stack[depth, 1]
-            spans[b, count, 0], spans[b, count, 1] = i, j
-            count += 1
-            split, top = i, -np.inf
-            for k in range(i, j):
-                value = best[i, k] + best[k + 1, j]
-                if value > top:
-                    split, top = k, value
-            if split > i:
-                stack[depth, 0], stack[depth, 1] = i, split
-                depth += 1
-            if split + 1 < j:
-                stack[depth, 0], stack[depth, 1] = split + 1, j
-                depth += 1
+        _write_spans(charts, charts[:0], n, False, s[0], stack, state, spans[b])
 
 
 @kernel
 def sample_constituency_trees(start, stop, scores, lengths, seeds, samples, status):
-    """Draw exact samples, from the longest span down.
+    """Draw exact samples.
 
     Args:
         samples: ``(K, B, N, 2)``, in the format of ``spans`` in best_constituency_trees.
@@ -530,8 +460,6 @@ def sample_constituency_trees(start, stop, scores, lengths, seeds, samples, stat
     for b in range(start, stop):
         longest = max(longest, lengths[b])
     s = np.zeros((longest, longest))
-    nothing = np.zeros((longest, longest))
-    logs = np.empty((4, longest, longest))
     stack = np.empty((longest + 1, 2), dtype=np.int64)
     state = np.empty(1, dtype=np.uint64)
     for b in range(start, stop):
@@ -543,42 +471,13 @@ def sample_constituency_trees(start, stop, scores, lengths, seeds, samples, stat
         status[b], _ = read_spans(scores[b], n, s)
         if status[b] != FEASIBLE or n < 2:
             continue
-        inside, turned = logs[0], logs[1]
-        _log_inside(s, nothing, n, inside, logs[2], turned, logs[3])
-        if inside[0, n - 1] == -np.inf:
+        charts = _scaled_float_inside(scaled_weights(s, n, s[:0]), n)
+        if not charts.values[INSIDE, 0, n - 1] > 0.0:
             status[b] = INFEASIBLE
             continue
         state[0] = seeds[b]
-        for draw in range(samples.shape[0]):
-            stack[0, 0], stack[0, 1] = 0, n - 1
-            depth, count = 1, 0
-            while depth > 0:
-                depth -= 1
-                i, j = stack[depth, 0], stack[depth, 1]
-                samples[draw, b, count, 0], samples[draw, b, count, 1] = i, j
-                count += 1
-                top, total = inside[i, j] - s[i, j], 1.0
-                if abs(inside[i, j]) > LARGE or abs(s[i, j]) > LARGE:
-                    # The difference of these numbers has lost too many digits.
-                    top, total = -np.inf, 0.0
-                    for k in range(i, j):
-                        top = max(top, inside[i, k] + turned[j, k + 1])
-                    for k in range(i, j):
-                        total += math.exp(inside[i, k] + turned[j, k + 1] - top)
-                left, split = uniform_of_splitmix(state) * total, -1
-                for k in range(i, j):
-                    share = math.exp(inside[i, k] + turned[j, k + 1] - top)
-                    if share > 0.0:
-                        split = k
-                        left -= share
-                        if left < 0.0:
-                            break
-                if split > i:
-                    stack[depth, 0], stack[depth, 1] = i, split
-                    depth += 1
-                if split + 1 < j:
-                    stack[depth, 0], stack[depth, 1] = split + 1, j
-                    depth += 1
+        for k in range(len(samples)):
+            _write_spans(charts.values, charts.powers, n, True, s[0], stack, state, samples[k, b])
 
 
 FAMILY = Family(

@@ -6,9 +6,9 @@ Charts are laid out as in kernels.spans.eisner.
 Weights are exp(score) divided by the sum of their column. A cell is then the probability that
 independently drawn heads form its span, and at most 1. Few choices of heads for a long sentence are
 trees, so each weight is also multiplied by some γ ≥ 1. If an overflow or underflow could matter
-(see :func:`_trusted_inside`), :func:`sum_by_exponents` solves the sentence with scaled floats, in
-which each number has its own exponent. Samples are then drawn from charts of logarithms. All inner
-loops are multiply-adds on contiguous rows.
+(see kernels.spans.inside_outside_rows), :func:`sum_by_exponents` solves the sentence with scaled
+floats, in which each number has its own exponent. All inner loops are multiply-adds on contiguous
+rows.
 """
 
 from __future__ import annotations
@@ -19,54 +19,27 @@ import numpy as np
 import torch
 
 from spacy_latent.kernels.autograd.operators import Family
-from spacy_latent.kernels.core.compilation import ANY_ORDER, FUSED, kernel
-from spacy_latent.kernels.core.draws import uniform_of_splitmix
+from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, TOO_LARGE, UNSOLVED
 from spacy_latent.kernels.gpu.dispatch import GpuKernels
-from spacy_latent.kernels.simd.arc_scores import is_finite, read_arc_scores
-from spacy_latent.kernels.simd.exponential import exponential
+from spacy_latent.kernels.simd.arc_scores import read_arc_scores
 from spacy_latent.kernels.simd.lanes import (
-    FLOOR,
-    LOG_SMALLEST,
     LONGEST,
     group_size,
     kept_beside,
     longest_beside,
 )
-from spacy_latent.kernels.simd.logarithms import log_sum_of_pairs
-from spacy_latent.kernels.simd.row_numbers import (
-    Sums,
-    Tangents,
-    add_row,
-    marginal,
-    plus,
-    pulls_of,
-    read,
-    times_weight,
-    write,
-)
-from spacy_latent.kernels.simd.scaled_floats import (
-    EMPTY,
-    LN2,
-    normalised,
-    pull,
-    pull_tangent,
-    push,
-    push_tangent,
-    split,
-)
+from spacy_latent.kernels.simd.scaled_floats import LN2
 from spacy_latent.kernels.simd.vector import LANES, aligned_empty
 from spacy_latent.kernels.spans.eisner import (
     BETWEEN,
     CHARTS,
-    JOINS,
     LEFT,
     RIGHT,
     TO_LEFT,
     TO_RIGHT,
     best_projective_tree,
-    fill_spans,
     float_workspace_size,
     integer_workspace_size,
 )
@@ -77,519 +50,98 @@ from spacy_latent.kernels.spans.eisner_lanes import (
 )
 from spacy_latent.kernels.spans.inside_outside_lanes import CHARTS as CHARTS_BESIDE
 from spacy_latent.kernels.spans.inside_outside_lanes import sum_side_by_side
-
-HEADER = 8
-# Charts of gradients, after the inside charts.
-OF_BETWEEN, OF_TO_RIGHT, OF_TO_LEFT, OF_RIGHT, OF_LEFT = range(CHARTS, 2 * CHARTS)
-_pull = pulls_of(JOINS, {chart: CHARTS + chart for chart in range(CHARTS)})
-
-
-@kernel
-def _stride(n):
-    """Return the numbers in a row of a chart: whole vectors."""
-    return (n + 1 + LANES) // LANES * LANES
-
-
-@kernel(fastmath=FUSED)
-def _weights(scores, n, log_gamma, w, column):
-    """Write γ·(column softmax of ``scores``).
-
-    Args:
-        column: ``(2, n+1)`` workspace.
-
-    Returns:
-        The log of the product of the divisors of the weights, −inf if a token has no head; and the
-        log of the smallest weight.
-    """
-    top, total = column[0], column[1]
-    for m in range(n + 1):
-        top[m] = -np.inf
-        total[m] = 0.0
-    for h in range(n + 1):
-        source = scores[h]
-        for m in range(n + 1):
-            top[m] = source[m] if source[m] > top[m] else top[m]
-    for m in range(1, n + 1):
-        if top[m] == -np.inf:
-            return -np.inf, 0.0
-    top[0] = 0.0
-    for h in range(n + 1):
-        source, target = scores[h], w[h]
-        for m in range(n + 1):
-            value = exponential(source[m] - top[m])
-            target[m] = value
-            total[m] += value
-    total[0] = 1.0
-    gamma, shift = math.exp(log_gamma), 0.0
-    for m in range(1, n + 1):
-        column_sum = top[m] + math.log(total[m]) - log_gamma
-        shift += column_sum
-        # From here on: the logarithm of the divisor, and the factor of the exponentials.
-        top[m] = column_sum
-        total[m] = gamma / total[m]
-    smallest = 0.0
-    for h in range(n + 1):
-        source, target = scores[h], w[h]
-        for m in range(n + 1):
-            target[m] *= total[m]
-            value = source[m] - top[m]
-            smallest = value if value < smallest and source[m] > -np.inf else smallest
-    return shift, smallest
-
-
-@kernel(fastmath=FUSED)
-def _weights_beside(scores, n, heads, w):
-    """Write exp(score − the score of the token's arc in the given tree).
-
-    Returns:
-        The two results of :func:`_weights`. The first is −inf if the weights do not fit in float64.
-    """
-    shift, smallest, largest = 0.0, 0.0, 0.0
-    for m in range(1, n + 1):
-        shift += scores[heads[m], m]
-    for h in range(n + 1):
-        source, target = scores[h], w[h]
-        for m in range(1, n + 1):
-            value = source[m] - scores[heads[m], m]
-            largest = max(largest, value)
-            smallest = value if value < smallest and source[m] > -np.inf else smallest
-            target[m] = exponential(min(value, 709.0))
-    return shift if largest < 640.0 else -np.inf, smallest
+from spacy_latent.kernels.spans.inside_outside_rows import (
+    adds_up,
+    alone_size,
+    chart_width,
+    inside_by_columns,
+    sum_over_projective_trees,
+)
+from spacy_latent.kernels.spans.scaled_charts import (
+    cell_of,
+    draw_split,
+    normalise,
+    pull_row,
+    push_row,
+    scaled_charts,
+    scaled_weights,
+    seed,
+    set_one,
+    weigh,
+    weigh_back,
+)
 
 
 @kernel
-def _trusted_inside(w, n, first, smallest, charts):
-    """Fill ``charts`` like :func:`_inside`, and check the precision of the sum.
-
-    Numbers that have underflowed are below FLOOR. The plain sum is a lower bound. The sum with
-    FLOOR added wherever an underflow is possible is an upper bound. An overflow shows in both.
-
-    Returns:
-        The sum over trees, 0 if it is not precise, or +inf after an overflow.
-    """
-    bound = np.inf
-    safe = n * smallest >= LOG_SMALLEST
-    if not safe:
-        bound = _inside(w, n, first, FLOOR, charts)
-    partition = _inside(w, n, first, 0.0, charts)
-    if not partition < np.inf:
-        return np.inf
-    # A sum below FLOOR may itself have lost precision.
-    known = partition > FLOOR and bound - partition <= 1e-15 * partition
-    return partition if safe or known else 0.0
-
-
-@kernel
-def _inside_by_columns(s, n, first, w, column, charts):
-    """Fill ``w`` and ``charts``, with the weights of each token divided by their sum.
-
-    Returns:
-        The log of the product of the divisors, −inf if a token has no head; and the sum over trees
-        of the weights, 0 if it is not precise.
-    """
-    shift, partition = -np.inf, 0.0
-    # The number of trees grows by a factor of about 6.75 per token. If few arcs have all the
-    # weight, most choices of heads are trees. Then γ = 1 is tried.
-    for log_gamma in (max(math.log(n) - 1.91, 0.0), 0.0):
-        shift, smallest = _weights(s, n, log_gamma, w, column)
-        if shift == -np.inf:
-            return shift, 0.0
-        partition = _trusted_inside(w, n, first, smallest, charts)
-        if partition < np.inf:
-            break
-    return shift, partition if partition < np.inf else 0.0
-
-
-@kernel
-def _scaled_inside(s, n, first, w, column, heads, integers, charts):
-    """Fill ``w`` and ``charts`` with a scaling for which the sum fits in float64.
-
-    Args:
-        heads: workspace.
-
-    Returns:
-        The log of the product of the divisors, −inf if there is no tree; and the sum over trees, 0
-        if no scaling fits.
-    """
-    shift, partition = _inside_by_columns(s, n, first, w, column, charts)
-    if shift == -np.inf or partition > 0.0:
-        return shift, partition
-    # The best heads of the tokens form no tree. Divide by the weights of the best tree's arcs.
-    floats = charts.reshape(-1)[: float_workspace_size(n)]
-    if not best_projective_tree(s, n, first == 1, heads, integers, floats):
-        return -np.inf, 0.0
-    shift, smallest = _weights_beside(s, n, heads, w)
-    if shift == -np.inf:
-        return 0.0, 0.0
-    partition = _trusted_inside(w, n, first, smallest, charts)
-    return shift, partition if partition < np.inf else 0.0
-
-
-@kernel(forceinline=True)
-def _spread_spans(number, n, first, result):
-    """Run the outside pass: fill the charts of gradients and write the marginals.
-
-    At the call the charts of gradients are 0, except the gradients of the sum over trees.
-    """
-    for i in range(first, n + 1):
-        for k in range(n, i, -1):
-            of_right, of_arc, of_left = _pull(number, i, k, (k + 1, k, k), k + 1, n + 1)
-            of_right = plus(number, read(number, OF_RIGHT, i, k), of_right)
-            write(number, OF_RIGHT, i, k, of_right)
-            of_left = plus(number, read(number, OF_LEFT, i, k), of_left)
-            write(number, OF_LEFT, i, k, of_left)
-            of_arc = write(number, OF_TO_RIGHT, i, k, plus(number, of_arc, of_right))
-            result[i, k] = marginal(number, of_arc, OF_TO_RIGHT, TO_RIGHT, i, k)
-            given = times_weight(number, of_arc, OF_TO_RIGHT, i, k, i, k)
-            if i > 0:
-                of_other = plus(number, read(number, OF_TO_LEFT, i, k), of_left)
-                write(number, OF_TO_LEFT, i, k, of_other)
-                result[k, i] = marginal(number, of_other, OF_TO_LEFT, TO_LEFT, i, k)
-                other = times_weight(number, of_other, OF_TO_LEFT, i, k, k, i)
-                given = plus(number, given, other)
-            write(number, OF_BETWEEN, i, k, given)
-        add_row(number, OF_LEFT, i + 1, OF_BETWEEN, i, i + 1, n + 1)
-
-
-@kernel(fastmath=ANY_ORDER)
-def _inside(w, n, first, floor, charts):
-    """Fill the inside charts, the first of (5 or 10, n+2, stride).
-
-    Args:
-        floor: added to each weight, arc and span, see ``Sums``.
-
-    Returns:
-        The sum over trees.
-    """
-    charts[:CHARTS] = floor
-    fill_spans(Sums(w, charts, floor), n, first)
-    right, left = charts[RIGHT], charts[LEFT]
-    if first == 0:
-        return right[0, n]
-    total = 0.0
-    for r in range(1, n + 1):
-        total += left[1, r] * right[r, n] * (w[0, r] + floor)
-    return total
-
-
-@kernel(fastmath=ANY_ORDER)
-def _outside(w, n, first, charts, partition, result):
-    """Write the marginals, and the gradients of log Z to the last charts, after _inside."""
-    charts[CHARTS:] = 0.0
-    right, left = charts[RIGHT], charts[LEFT]
-    if first == 0:
-        charts[OF_RIGHT, 0, n] = 1.0 / partition
-    else:
-        for r in range(1, n + 1):
-            weight = w[0, r] / partition
-            charts[OF_LEFT, 1, r] = weight * right[r, n]
-            charts[OF_RIGHT, r, n] = weight * left[1, r]
-            result[0, r] = weight * left[1, r] * right[r, n]
-    _spread_spans(Sums(w, charts, 0.0), n, first, result)
-
-
-@kernel(fastmath=ANY_ORDER)
-def _inside_tangent(w, dw, n, first, charts, change):
-    """Write the tangent ``change`` of ``charts`` along ``dw``.
-
-    Returns:
-        The tangent of the sum.
-    """
-    change[:CHARTS] = 0.0
-    fill_spans(Tangents(w, dw, charts, change), n, first)
-    if first == 0:
-        return change[RIGHT, 0, n]
-    right, left, total = charts[RIGHT], charts[LEFT], 0.0
-    for r in range(1, n + 1):
-        total += (change[LEFT, 1, r] * right[r, n] + left[1, r] * change[RIGHT, r, n]) * w[0, r]
-        total += left[1, r] * right[r, n] * dw[0, r]
-    return total
-
-
-@kernel(fastmath=ANY_ORDER)
-def _outside_tangent(w, dw, n, first, charts, change, partition, d_partition, out):
-    """Write the tangent of the marginals, from the results of the other passes."""
-    change[CHARTS:] = 0.0
-    right, left = charts[RIGHT], charts[LEFT]
-    relative = d_partition / partition
-    if first == 0:
-        change[OF_RIGHT, 0, n] = -relative / partition
-    else:
-        for r in range(1, n + 1):
-            weight = w[0, r] / partition
-            d_weight = dw[0, r] / partition - weight * relative
-            a, b = left[1, r], right[r, n]
-            da, db = change[LEFT, 1, r], change[RIGHT, r, n]
-            change[OF_LEFT, 1, r] = d_weight * b + weight * db
-            change[OF_RIGHT, r, n] = d_weight * a + weight * da
-            out[0, r] = d_weight * a * b + weight * (da * b + a * db)
-    _spread_spans(Tangents(w, dw, charts, change), n, first, out)
-
-
-@kernel
-def _log_inside(s, ds, n, first, charts, change):
-    """Run :func:`_inside` and :func:`_inside_tangent` on logarithms.
-
-    Returns:
-        log Z and its tangent.
-    """
-    charts[:, first : n + 2] = -np.inf
-    change[:, first : n + 2] = 0.0
-    to_right, to_left, right, left = charts[1], charts[2], charts[3], charts[4]
-    d_to_right, d_to_left, d_right, d_left = change[1], change[2], change[3], change[4]
-    for i in range(n, first - 1, -1):
-        right[i, i] = 0.0
-        left[i, i] = 0.0
-        for j in range(i + 1, n + 1):
-            reach, d_reach = log_sum_of_pairs(
-                right[i, i:j], left[i + 1 : j + 1, j], d_right[i, i:j], d_left[i + 1 : j + 1, j]
-            )
-            charts[BETWEEN, i, j], change[BETWEEN, i, j] = reach, d_reach
-            to_right[i, j], d_to_right[i, j] = reach + s[i, j], d_reach + ds[i, j]
-            if i > 0:
-                to_left[i, j], d_to_left[i, j] = reach + s[j, i], d_reach + ds[j, i]
-            low, high = i + 1, j + 1
-            right[i, j], d_right[i, j] = log_sum_of_pairs(
-                to_right[i, low:high],
-                right[low:high, j],
-                d_to_right[i, low:high],
-                d_right[low:high, j],
-            )
-            left[i, j], d_left[i, j] = log_sum_of_pairs(
-                left[i, i:j], to_left[i:j, j], d_left[i, i:j], d_to_left[i:j, j]
-            )
-    if first == 0:
-        return right[0, n], d_right[0, n]
-    for r in range(1, n + 1):
-        charts[BETWEEN, 0, r] = left[1, r] + s[0, r]
-        change[BETWEEN, 0, r] = d_left[1, r] + ds[0, r]
-    return log_sum_of_pairs(
-        charts[BETWEEN, 0, 1 : n + 1],
-        right[1 : n + 1, n],
-        change[BETWEEN, 0, 1 : n + 1],
-        d_right[1 : n + 1, n],
-    )
-
-
-@kernel
-def _scaled_float_arcs(s, n, arcs):
-    """Write exp(s − the column's best) as scaled floats, mantissas and exponents.
+def _subtract_best(s, n):
+    """Subtract the best score of each column.
 
     Returns:
         The sum of the best scores, or −inf if a token has no head.
     """
     shift = 0.0
-    for m in range(n + 1):
+    for m in range(1, n + 1):
         best = -np.inf
         for h in range(n + 1):
             best = max(best, s[h, m])
-        if m > 0:
-            shift += best
+        shift += best
         for h in range(n + 1):
-            score = s[h, m]
-            arcs[0, h, m], arcs[1, h, m] = split(score - best if score > -np.inf else score)
+            s[h, m] -= best if s[h, m] > -np.inf else 0.0
     return shift
 
 
 @kernel
-def _scaled_float_push(charts, change, powers, to, i, row, k, by, at, begin):
-    """Add row k of the chart ``row`` times the cell (i, at) of ``by`` to row i of ``to``.
-
-    The product is over the columns from ``begin`` on, or over this column alone if ``at`` is i.
-    """
-    size = 1 if at == i else charts.shape[2] - begin
-    scalar, exponent = charts[by, i, at], powers[by, i, at]
-    if len(change) == 0:
-        push(
-            *(charts[to, i, begin:], powers[to, i, begin:]),
-            *(charts[row, k, begin:], powers[row, k, begin:], scalar, exponent, size),
-        )
-    else:
-        push_tangent(
-            *(charts[to, i, begin:], change[to, i, begin:], powers[to, i, begin:]),
-            *(charts[row, k, begin:], change[row, k, begin:], powers[row, k, begin:]),
-            *(scalar, change[by, i, at], exponent, size),
-        )
-
-
-@kernel
-def _scaled_float_pull(charts, change, powers, outer, d_outer, to, i, row, k, by, at, begin):
-    """Run the adjoint of :func:`_scaled_float_push`.
-
-    Returns:
-        The adjoint of the cell (i, at), and its tangent.
-    """
-    size = 1 if at == i else charts.shape[2] - begin
-    scalar, exponent = charts[by, i, at], powers[by, i, at]
-    if len(change) == 0:
-        given = pull(
-            *(outer[to, i, begin:], powers[to, i, begin:], charts[row, k, begin:]),
-            *(outer[row, k, begin:], powers[row, k, begin:], scalar, exponent, size),
-        )
-        return given, 0.0
-    return pull_tangent(
-        *(outer[to, i, begin:], d_outer[to, i, begin:], powers[to, i, begin:]),
-        *(charts[row, k, begin:], change[row, k, begin:]),
-        *(outer[row, k, begin:], d_outer[row, k, begin:], powers[row, k, begin:]),
-        *(scalar, change[by, i, at], exponent, size),
-    )
-
-
-@kernel
-def _normalise(charts, change, powers, chart, i, k):
-    factor, powers[chart, i, k] = normalised(charts[chart, i, k], powers[chart, i, k])
-    charts[chart, i, k] *= factor
-    if len(change) > 0:
-        change[chart, i, k] *= factor
-
-
-@kernel
-def _scaled_float_inside(arcs, ds, n, first, charts, change, powers):
-    """Run :func:`_inside` in scaled floats, with its tangent along ``ds``.
-
-    The tangent is left out if ``change`` is empty.
-
-    Args:
-        arcs: mantissas and exponents of the weights.
-        charts, change, powers: mantissas, their tangents, and exponents, each (5, n+2, n+1). The
-            sum over trees is RIGHT[0, n].
-    """
-    w, v = arcs[0], arcs[1]
-    charts[:] = 0.0
-    change[:] = 0.0
-    powers[:] = EMPTY
+def _scaled_float_inside(weights, n, first):
+    """Return charts (see kernels.spans.scaled_charts), whose RIGHT[0, n] is the sum over trees."""
+    charts = scaled_charts(CHARTS, n + 2, n + 1)
+    end = n + 1
     for i in range(n, first - 1, -1):
-        for chart in (RIGHT, LEFT):
-            charts[chart, i, i], powers[chart, i, i] = 1.0, 0.0
-        charts[BETWEEN, i], powers[BETWEEN, i] = charts[LEFT, i + 1], powers[LEFT, i + 1]
-        if len(change) > 0:
-            change[BETWEEN, i] = change[LEFT, i + 1]
-        for k in range(i + 1, n + 1):
-            _normalise(charts, change, powers, BETWEEN, i, k)
-            reach, exponent = charts[BETWEEN, i, k], powers[BETWEEN, i, k]
-            for chart, h, m in ((TO_RIGHT, i, k), (TO_LEFT, k, i)):
-                if m > 0:
-                    charts[chart, i, k] = reach * w[h, m]
-                    powers[chart, i, k] = exponent + v[h, m]
-                    if len(change) > 0:
-                        d_reach = change[BETWEEN, i, k] + reach * ds[h, m]
-                        change[chart, i, k] = d_reach * w[h, m]
-            _scaled_float_push(charts, change, powers, RIGHT, i, RIGHT, k, TO_RIGHT, k, k)
-            _normalise(charts, change, powers, RIGHT, i, k)
-            _scaled_float_push(charts, change, powers, LEFT, i, TO_LEFT, i, RIGHT, i, k)
-            _normalise(charts, change, powers, LEFT, i, k)
-            _scaled_float_push(charts, change, powers, BETWEEN, i, LEFT, k + 1, RIGHT, k, k + 1)
-            _scaled_float_push(charts, change, powers, LEFT, i, TO_LEFT, k, LEFT, k, k + 1)
+        set_one(charts, RIGHT, i)
+        set_one(charts, LEFT, i)
+        charts.values[BETWEEN, i] = charts.values[LEFT, i + 1]
+        charts.powers[BETWEEN, i] = charts.powers[LEFT, i + 1]
+        charts.change[BETWEEN, i] = charts.change[LEFT, i + 1]
+        for k in range(i + 1, end):
+            right, left, between = cell_of(RIGHT, i, k), cell_of(LEFT, i, k), cell_of(BETWEEN, i, k)
+            to_right = cell_of(TO_RIGHT, i, k)
+            normalise(charts, BETWEEN, i, k)
+            weigh(charts, to_right, between, weights, i, k)
+            if i > 0:
+                weigh(charts, cell_of(TO_LEFT, i, k), between, weights, k, i)
+            push_row(charts, RIGHT, i, RIGHT, k, to_right, k, end)
+            normalise(charts, RIGHT, i, k)
+            push_row(charts, LEFT, i, TO_LEFT, i, cell_of(RIGHT, i, i), k, k + 1)
+            normalise(charts, LEFT, i, k)
+            push_row(charts, BETWEEN, i, LEFT, k + 1, right, k + 1, end)
+            push_row(charts, LEFT, i, TO_LEFT, k, left, k + 1, end)
     for r in range(1, first * n + 1):
-        inner = charts[LEFT, 1, r]
-        charts[TO_RIGHT, 0, r] = inner * w[0, r]
-        powers[TO_RIGHT, 0, r] = powers[LEFT, 1, r] + v[0, r]
-        if len(change) > 0:
-            change[TO_RIGHT, 0, r] = (change[LEFT, 1, r] + inner * ds[0, r]) * w[0, r]
-        _scaled_float_push(charts, change, powers, RIGHT, 0, RIGHT, r, TO_RIGHT, r, n)
+        weigh(charts, cell_of(TO_RIGHT, 0, r), cell_of(LEFT, 1, r), weights, 0, r)
+        push_row(charts, RIGHT, 0, RIGHT, r, cell_of(TO_RIGHT, 0, r), n, end)
+    return charts
 
 
 @kernel
-def _scaled_float_outside(arcs, ds, n, first, charts, change, powers, outer, d_outer, out, d_out):
-    """Write the marginals and their tangents, from the results of _scaled_float_inside.
-
-    Args:
-        outer, d_outer: adjoints of charts and change; their exponents are the negated ``powers``.
-    """
-    w = arcs[0]
-    outer[:] = 0.0
-    d_outer[:] = 0.0
-    outer[RIGHT, 0, n] = 1.0 / charts[RIGHT, 0, n]
-    if len(change) > 0:
-        d_outer[RIGHT, 0, n] = -change[RIGHT, 0, n] / charts[RIGHT, 0, n] ** 2
+def _scaled_float_outside(weights, n, first, charts, marginals, products):
+    """Write the marginals and their tangents, from the results of _scaled_float_inside."""
+    end = n + 1
+    seed(charts, cell_of(RIGHT, 0, n))
     for r in range(1, first * n + 1):
-        of_arc, d_of_arc = _scaled_float_pull(
-            charts, change, powers, outer, d_outer, RIGHT, 0, RIGHT, r, TO_RIGHT, r, n
-        )
-        outer[LEFT, 1, r] = of_arc * w[0, r]
-        out[0, r] = of_arc * charts[TO_RIGHT, 0, r]
-        if len(change) > 0:
-            d_outer[LEFT, 1, r] = (d_of_arc + of_arc * ds[0, r]) * w[0, r]
-            d_out[0, r] = d_of_arc * charts[TO_RIGHT, 0, r] + of_arc * change[TO_RIGHT, 0, r]
-    for i in range(first, n + 1):
+        to_right = cell_of(TO_RIGHT, 0, r)
+        pull_row(charts, RIGHT, 0, RIGHT, r, to_right, n, end)
+        weigh_back(charts, to_right, cell_of(LEFT, 1, r), weights, 0, r, marginals, products)
+    for i in range(first, end):
         for k in range(n, i, -1):
-            for to, row, at, by in ((BETWEEN, LEFT, k + 1, RIGHT), (LEFT, TO_LEFT, k, LEFT)):
-                of_cell, d_of_cell = _scaled_float_pull(
-                    charts, change, powers, outer, d_outer, to, i, row, at, by, k, k + 1
-                )
-                outer[by, i, k] += of_cell
-                if len(change) > 0:
-                    d_outer[by, i, k] += d_of_cell
-            _scaled_float_pull(
-                charts, change, powers, outer, d_outer, LEFT, i, TO_LEFT, i, RIGHT, i, k
-            )
-            of_arc, d_of_arc = _scaled_float_pull(
-                charts, change, powers, outer, d_outer, RIGHT, i, RIGHT, k, TO_RIGHT, k, k
-            )
-            outer[TO_RIGHT, i, k] = of_arc
-            if len(change) > 0:
-                d_outer[TO_RIGHT, i, k] = d_of_arc
-            for chart, h, m in ((TO_RIGHT, i, k), (TO_LEFT, k, i)):
-                if m > 0:
-                    of_arc = outer[chart, i, k]
-                    outer[BETWEEN, i, k] += of_arc * w[h, m]
-                    out[h, m] = of_arc * charts[chart, i, k]
-                    if len(change) > 0:
-                        d_of_arc = d_outer[chart, i, k]
-                        d_outer[BETWEEN, i, k] += (d_of_arc + of_arc * ds[h, m]) * w[h, m]
-                        d_out[h, m] = d_of_arc * charts[chart, i, k] + of_arc * change[chart, i, k]
-            _scaled_float_pull(
-                charts, change, powers, outer, d_outer, BETWEEN, i, LEFT, i + 1, RIGHT, i, k
-            )
-
-
-@kernel
-def _subtract_best(s, n, single_root):
-    """Subtract the score of the best tree's arc from each column, so that logarithms are small.
-
-    Returns:
-        The sum of these scores, or −inf if there is no tree.
-    """
-    heads = np.empty(n + 1, np.int32)
-    integers = np.empty(integer_workspace_size(n), np.int32)
-    if not best_projective_tree(
-        s, n, single_root, heads, integers, np.empty(float_workspace_size(n))
-    ):
-        return -np.inf
-    total = 0.0
-    for m in range(1, n + 1):
-        best = s[heads[m], m]
-        total += best
-        for h in range(n + 1):
-            s[h, m] -= best
-    return total
-
-
-@kernel
-def _adds_up(marginals, n, totals, tolerance):
-    """Return whether the marginals of each token sum to 1, as they do without lost precision."""
-    totals[:] = 0.0
-    for h in range(n + 1):
-        source = marginals[h]
-        for m in range(n + 1):
-            totals[m] += source[m]
-    right = True
-    for m in range(1, n + 1):
-        right &= abs(totals[m] - 1.0) < tolerance
-    return right
-
-
-def alone_size(n):
-    """Return the float64 numbers that an item of n tokens may save if it is solved alone.
-
-    They are a flag, the sum over trees, the weights, the charts and their gradients. This is Python
-    code, since n may be a symbolic size of torch.
-    """
-    stride = (n + 1 + LANES) // LANES * LANES
-    return HEADER + 11 * (n + 2) * stride
-
-
-_item_size = kernel(alone_size)
+            right, left, between = cell_of(RIGHT, i, k), cell_of(LEFT, i, k), cell_of(BETWEEN, i, k)
+            to_right = cell_of(TO_RIGHT, i, k)
+            pull_row(charts, BETWEEN, i, LEFT, k + 1, right, k + 1, end)
+            pull_row(charts, LEFT, i, TO_LEFT, k, left, k + 1, end)
+            pull_row(charts, LEFT, i, TO_LEFT, i, cell_of(RIGHT, i, i), k, k + 1)
+            pull_row(charts, RIGHT, i, RIGHT, k, to_right, k, end)
+            weigh_back(charts, to_right, between, weights, i, k, marginals, products)
+            if i > 0:
+                to_left = cell_of(TO_LEFT, i, k)
+                weigh_back(charts, to_left, between, weights, k, i, marginals, products)
+            pull_row(charts, BETWEEN, i, LEFT, i + 1, cell_of(RIGHT, i, i), k, k + 1)
 
 
 def kept_size(n):
@@ -598,84 +150,6 @@ def kept_size(n):
     n may be a symbolic size of torch.
     """
     return torch.sym_max(alone_size(n), kept_beside(n, CHARTS_BESIDE))
-
-
-@kernel
-def sum_over_projective_trees(
-    start,
-    stop,
-    items,
-    scores,
-    lengths,
-    direction,
-    max_arc_length,
-    single_root,
-    along,
-    operation,
-    log_partition,
-    result,
-    kept,
-    status,
-):
-    """Compute the sums over projective trees as ``Family.total`` of kernels.autograd.operators.
-
-    Scores are ``(B, N+1, N+1)``, [head, modifier].
-    """
-    longest = 0
-    for b in items[start:stop]:
-        longest = max(longest, lengths[b])
-    room, wide = longest + 2, _stride(longest)
-    s = np.empty((room, room))
-    dw = np.zeros((room, room))
-    column = np.empty((2, room))
-    heads, integers = np.empty(room, np.int32), np.empty(integer_workspace_size(longest), np.int32)
-    own_room = aligned_empty(_item_size(longest) if kept.shape[1] == 0 else 0)
-    tangents = aligned_empty(10 * room * wide if operation == HESSIAN_PRODUCT else 0)
-    first = 1 if single_root else 0
-    for b in items[start:stop]:
-        n = lengths[b]
-        log_partition[b] = 0.0
-        if operation != LOG_PARTITION:
-            result[b] = 0.0
-        status[b] = FEASIBLE
-        if n == 0:
-            continue
-        record = kept[b] if kept.shape[1] > 0 else own_room
-        area = (n + 2) * _stride(n)
-        shape = (n + 2, _stride(n))
-        w = record[HEADER : HEADER + area].reshape(shape)
-        charts = record[HEADER + area : HEADER + 11 * area].reshape((2 * CHARTS, *shape))
-        known = operation == HESSIAN_PRODUCT and kept.shape[1] > 0 and record[0] == 1.0
-        partition = record[1]
-        if not known:
-            record[0] = 0.0
-            status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
-            if status[b] != FEASIBLE:
-                continue
-            shift, partition = _scaled_inside(s, n, first, w, column, heads, integers, charts)
-            if shift == -np.inf:
-                status[b] = INFEASIBLE
-                continue
-            known = partition > 0.0
-            if known:
-                log_partition[b] = shift + math.log(partition)
-            if known and operation != LOG_PARTITION:
-                _outside(w, n, first, charts, partition, result[b])
-                known = _adds_up(result[b], n, column[0], 1e-11)
-            if known:
-                record[0], record[1] = 1.0, partition
-        if not known:
-            status[b] = UNSOLVED
-        elif operation == HESSIAN_PRODUCT:
-            for h in range(n + 1):
-                for m in range(1, n + 1):
-                    dw[h, m] = w[h, m] * along[b, h, m] if w[h, m] > 0.0 else 0.0
-            change = tangents[: 10 * area].reshape((2 * CHARTS, *shape))
-            d_partition = _inside_tangent(w, dw, n, first, charts, change)
-            _outside_tangent(*(w, dw, n, first, charts, change, partition, d_partition), result[b])
-            # A sum over spans may be so small that its relative tangent overflows.
-            if not is_finite(result[b], n + 1):
-                status[b] = UNSOLVED
 
 
 @kernel
@@ -709,65 +183,39 @@ def sum_by_exponents(
         if status[b] != FEASIBLE:
             continue
         size = n + 1
-        arcs, ds = np.empty((2, size, size)), np.zeros((size, size))
-        shift = _scaled_float_arcs(s, n, arcs)
-        if operation == HESSIAN_PRODUCT:
-            for h in range(size):
-                for m in range(1, size):
-                    if s[h, m] > -np.inf:
-                        ds[h, m] = along[b, h, m]
-        mantissas, powers = np.empty((5, n + 2, size)), np.empty((5, n + 2, size))
-        change = np.empty((5 if operation == HESSIAN_PRODUCT else 0, n + 2, size))
-        _scaled_float_inside(arcs, ds, n, first, mantissas, change, powers)
-        if not mantissas[RIGHT, 0, n] > 0.0:
+        shift = _subtract_best(s, n)
+        weights = scaled_weights(s, size, along[b] if operation == HESSIAN_PRODUCT else s[:0])
+        charts = _scaled_float_inside(weights, n, first)
+        value, power = charts.values[RIGHT, 0, n], charts.powers[RIGHT, 0, n]
+        if not value > 0.0:
             status[b] = INFEASIBLE
             continue
-        log_partition[b] = shift + math.log(mantissas[RIGHT, 0, n]) + powers[RIGHT, 0, n] * LN2
+        log_partition[b] = shift + math.log(value) + power * LN2
         if operation != LOG_PARTITION:
             spare = np.zeros((size, size))
             marginals = result[b] if operation == MARGINALS else spare
             products = spare if operation == MARGINALS else result[b]
-            _scaled_float_outside(
-                *(arcs, ds, n, first, mantissas, change, powers),
-                *(np.empty_like(mantissas), np.empty_like(change), marginals, products),
-            )
-            if operation == MARGINALS and not _adds_up(marginals, n, np.empty(size), 1e-6):
+            _scaled_float_outside(weights, n, first, charts, marginals, products)
+            if operation == MARGINALS and not adds_up(marginals, n, np.empty(size), 1e-6):
                 status[b] = TOO_LARGE
 
 
 @kernel
-def _pick(a, b, logs, state):
-    """Draw k with a probability proportional to a[k]·b[k], or exp(a[k] + b[k]) if ``logs``."""
-    top = -np.inf if logs else 0.0
-    for k in range(len(a) if logs else 0):
-        top = max(top, a[k] + b[k])
-    total = 0.0
-    for k in range(len(a)):
-        total += math.exp(a[k] + b[k] - top) if logs else a[k] * b[k]
-    left, chosen = uniform_of_splitmix(state) * total, 0
-    for k in range(len(a)):
-        term = math.exp(a[k] + b[k] - top) if logs else a[k] * b[k]
-        if term > 0.0:
-            chosen = k
-            left -= term
-            if left < 0.0:
-                break
-    return chosen
+def _draw(n, first, charts, powers, terms, stack, state, heads):
+    """Draw one tree from the inside charts, from the longest span down.
 
-
-@kernel
-def _draw(n, first, charts, logs, stack, state, heads):
-    """Draw one tree from the inside charts or their logarithms, from the longest span down.
-
-    With a single root (``first`` = 1), row 0 of BETWEEN holds, for each token, the sum over its
+    With a single root (``first`` = 1), row 0 of TO_RIGHT holds, for each token, the sum over its
     modifiers on the left times the weight of its root arc.
+
+    Args:
+        powers: exponents of the charts, or an empty array for charts of plain numbers.
+        terms, stack: workspaces.
     """
-    to_right, to_left, right, left = charts[1], charts[2], charts[3], charts[4]
     if first == 0:
         stack[0], stack[1], stack[2] = 0, n, 1
         depth = 1
     else:
-        root = 1 + _pick(charts[BETWEEN, 0, 1 : n + 1], right[1 : n + 1, n], logs, state)
+        root = draw_split(charts, powers, (TO_RIGHT, 0), (RIGHT, 0, n), 1, n + 1, terms, state)
         heads[root] = 0
         stack[0], stack[1], stack[2] = 1, root, 0
         stack[3], stack[4], stack[5] = root, n, 1
@@ -778,16 +226,16 @@ def _draw(n, first, charts, logs, stack, state, heads):
         if i == j:
             continue
         if stack[3 * depth + 2] == 1:
-            k = i + 1 + _pick(to_right[i, i + 1 : j + 1], right[i + 1 : j + 1, j], logs, state)
+            k = draw_split(charts, powers, (TO_RIGHT, i), (RIGHT, 0, j), i + 1, j + 1, terms, state)
             heads[k] = i
             low, high = i, k
             stack[3 * depth], stack[3 * depth + 1] = k, j
         else:
-            k = i + _pick(left[i, i:j], to_left[i:j, j], logs, state)
+            k = draw_split(charts, powers, (LEFT, i), (TO_LEFT, 0, j), i, j, terms, state)
             heads[k] = j
             low, high = k, j
             stack[3 * depth], stack[3 * depth + 1] = i, k
-        split = low + _pick(right[low, low:high], left[low + 1 : high + 1, high], logs, state)
+        split = draw_split(charts, powers, (RIGHT, low), (LEFT, 1, high), low, high, terms, state)
         depth += 1
         stack[3 * depth], stack[3 * depth + 1], stack[3 * depth + 2] = low, split, 1
         stack[3 * depth + 3], stack[3 * depth + 4] = split + 1, high
@@ -801,12 +249,12 @@ def sample_projective_trees(
 ):
     """Write the heads of exact samples to ``samples`` (K, B, N+1), −1 for node 0 and padding.
 
-    Items whose sums lose precision with the weights of :func:`_weights` get the status UNSOLVED.
+    Items whose sums lose precision in plain float64 get the status UNSOLVED.
     """
     longest = 0
     for b in range(start, stop):
         longest = max(longest, lengths[b])
-    room, wide = longest + 2, _stride(longest)
+    room, wide = longest + 2, chart_width(longest)
     s = np.empty((room, room))
     column = np.empty((2, room))
     record = aligned_empty(6 * room * wide)
@@ -821,22 +269,22 @@ def sample_projective_trees(
         status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
         if status[b] != FEASIBLE:
             continue
-        area, shape = (n + 2) * _stride(n), (n + 2, _stride(n))
+        area, shape = (n + 2) * chart_width(n), (n + 2, chart_width(n))
         w = record[:area].reshape(shape)
         charts = record[area : 6 * area].reshape((5, *shape))
-        shift, partition = _inside_by_columns(s, n, first, w, column, charts)
+        shift, partition = inside_by_columns(s, n, first, w, column, charts)
         if shift == -np.inf or not partition > 0.0:
             status[b] = INFEASIBLE if shift == -np.inf else UNSOLVED
             continue
         for r in range(1, first * n + 1):
-            charts[BETWEEN, 0, r] = charts[LEFT, 1, r] * w[0, r]
+            charts[TO_RIGHT, 0, r] = charts[LEFT, 1, r] * w[0, r]
         state[0] = seeds[b]
         for k in range(len(samples)):
-            _draw(n, first, charts, False, stack, state, samples[k, b])
+            _draw(n, first, charts, charts[:0], column[0], stack, state, samples[k, b])
 
 
 @kernel
-def sample_by_logarithms(
+def sample_by_exponents(
     start,
     stop,
     items,
@@ -849,7 +297,7 @@ def sample_by_logarithms(
     samples,
     status,
 ):
-    """Draw samples like :func:`sample_projective_trees`, from charts of logarithms.
+    """Draw samples like :func:`sample_projective_trees`, in scaled floats.
 
     All items must have tokens.
     """
@@ -857,20 +305,18 @@ def sample_by_logarithms(
     first = 1 if single_root else 0
     for b in items[start:stop]:
         n = lengths[b]
-        room = n + 2
-        s, nothing = np.empty((room, room)), np.zeros((room, room))
-        charts, change = np.empty((5, room, room)), np.empty((5, room, room))
-        stack = np.empty(6 * room, np.int64)
+        s, stack = np.empty((n + 2, n + 2)), np.empty(6 * (n + 2), np.int64)
         status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
         if status[b] != FEASIBLE:
             continue
-        if _subtract_best(s, n, single_root) == -np.inf:
+        _subtract_best(s, n)
+        charts = _scaled_float_inside(scaled_weights(s, n + 1, s[:0]), n, first)
+        if not charts.values[RIGHT, 0, n] > 0.0:
             status[b] = INFEASIBLE
             continue
-        _log_inside(s, nothing, n, first, charts, change)
         state[0] = seeds[b]
         for k in range(len(samples)):
-            _draw(n, first, charts, True, stack, state, samples[k, b])
+            _draw(n, first, charts.values, charts.powers, s[0], stack, state, samples[k, b])
 
 
 @kernel
@@ -923,7 +369,7 @@ FAMILY = Family(
     best=best_projective_trees,
     total=sum_over_projective_trees,
     sample=sample_projective_trees,
-    sample_rest=sample_by_logarithms,
+    sample_rest=sample_by_exponents,
     best_shape=lambda shape: tuple(shape[:2]),
     best_cost=lambda n: 400 + 20 * n + 0.06 * n**3,
     total_cost=lambda n: 300 + 1.5 * n**2 + 0.14 * n**3,

@@ -1,0 +1,169 @@
+"""Sums over spanning arborescences by elimination on logarithms, for weights that would underflow.
+
+See kernels.arborescences.matrix_tree. Numbers are logarithms, [modifier, head], with a tangent.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from spacy_latent.kernels.arborescences.arborescence import (
+    best_arborescence,
+    float_workspace_size,
+    integer_workspace_size,
+)
+from spacy_latent.kernels.arborescences.elimination import root_child
+from spacy_latent.kernels.core.compilation import kernel
+from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE
+from spacy_latent.kernels.simd.arc_scores import read_arc_scores
+
+
+@kernel
+def _log_add(a, da, b, db):
+    """Return log(e^a + e^b) and its tangent, for tangents da of a and db of b."""
+    top = max(a, b)
+    if top == -np.inf:
+        return top, 0.0
+    ea, eb = math.exp(a - top), math.exp(b - top)
+    return top + math.log1p(min(ea, eb)), (ea * da + eb * db) / (ea + eb)
+
+
+@kernel
+def _eliminate(w, dw, n, first):
+    """Eliminate the tokens n .. 1 from the log-weights, in place.
+
+    Returns:
+        log Z, or −inf.
+    """
+    total = 0.0
+    for k in range(n, 0, -1):
+        pivot, dpivot = -np.inf, 0.0
+        for h in range(first if k > 1 else 0, k):
+            pivot, dpivot = _log_add(pivot, dpivot, w[k, h], dw[k, h])
+        if pivot == -np.inf:
+            return -np.inf
+        total += pivot
+        for h in range(k):
+            w[k, h] -= pivot
+            dw[k, h] -= dpivot
+        w[k, k], dw[k, k] = pivot, dpivot
+        for m in range(1, k):
+            for h in range(k):
+                if h != m:
+                    b, db = w[m, k] + w[k, h], dw[m, k] + dw[k, h]
+                    w[m, h], dw[m, h] = _log_add(w[m, h], dw[m, h], b, db)
+    return total
+
+
+@kernel
+def _adjoint(w, dw, n, first, g, dg):
+    """Write the logarithms ``g`` of ∂ log Z / ∂ weight, and their tangents ``dg``."""
+    for k in range(1, n + 1):
+        for m in range(1, k):
+            value, change = -np.inf, 0.0
+            for h in range(k):
+                if h != m:
+                    b, db = w[k, h] + g[m, h], dw[k, h] + dg[m, h]
+                    value, change = _log_add(value, change, b, db)
+            g[m, k], dg[m, k] = value, change
+        mean, dmean = 0.0, 0.0
+        for h in range(k):
+            value, change = -np.inf, 0.0
+            for m in range(1, k):
+                if h != m:
+                    b, db = w[m, k] + g[m, h], dw[m, k] + dg[m, h]
+                    value, change = _log_add(value, change, b, db)
+            g[k, h], dg[k, h] = value, change
+            if value > -np.inf and w[k, h] > -np.inf:
+                share = math.exp(w[k, h] + value)
+                mean += share
+                dmean += share * (dw[k, h] + change)
+        for h in range(k):
+            value, change = g[k, h], dg[k, h]
+            if h >= (first if k > 1 else 0):
+                if value > 30.0:
+                    # e^value may overflow, and 1 − mean only affects the last digits of its
+                    # logarithm.
+                    small = (1.0 - mean) * math.exp(-value)
+                    value += math.log1p(small)
+                    change -= math.exp(-g[k, h]) * (dmean + (1.0 - mean) * dg[k, h])
+                else:
+                    reach = math.exp(value)
+                    own = 1.0 - mean + reach
+                    if own > 1e-300:
+                        change = (reach * change - dmean) / own
+                        value = math.log(own)
+                    else:
+                        value, change = -np.inf, 0.0
+            g[k, h] = value - w[k, k]
+            dg[k, h] = change - dw[k, k]
+        g[k, k], dg[k, k] = -np.inf, 0.0
+
+
+@kernel
+def sum_by_logarithms(
+    start,
+    stop,
+    items,
+    scores,
+    lengths,
+    direction,
+    max_arc_length,
+    single_root,
+    change,
+    what,
+    log_partition,
+    result,
+    kept,
+    status,
+):
+    """Compute the sums like ``sum_over_trees``, on logarithms, for items it leaves UNSOLVED."""
+    first = 1 if single_root else 0
+    for b in items[start:stop]:
+        n = lengths[b]
+        size = n + 1
+        if what > 0:
+            result[b] = 0.0
+        matrix = np.empty((size, size))
+        status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, matrix)
+        if status[b] != FEASIBLE:
+            continue
+        integers = np.empty(integer_workspace_size(n), dtype=np.int32)
+        floats = np.empty(float_workspace_size(n))
+        heads = np.empty(size, dtype=np.int32)
+        child = 1
+        if single_root:
+            child = root_child(matrix, n, heads, integers, floats)
+        elif best_arborescence(matrix, n, False, heads, integers, floats) != FEASIBLE:
+            child = 0
+        if child == 0:
+            status[b] = INFEASIBLE
+            continue
+        order = np.arange(size)
+        order[1], order[child] = child, 1
+        w, dw = np.empty((size, size)), np.zeros((size, size))
+        g, dg = np.full((size, size), -np.inf), np.zeros((size, size))
+        offset = 0.0
+        for m in range(1, size):
+            best = -np.inf
+            for h in range(size):
+                best = max(best, matrix[h, order[m]])
+            offset += best
+            for h in range(size):
+                w[m, h] = matrix[order[h], order[m]] - best
+                if what == 2 and w[m, h] > -np.inf:
+                    dw[m, h] = change[b, order[h], order[m]]
+            w[m, m] = -np.inf
+        arcs = w.copy()
+        log_partition[b] = _eliminate(w, dw, n, first) + offset
+        if what > 0:
+            _adjoint(w, dw, n, first, g, dg)
+            for m in range(1, size):
+                for h in range(size):
+                    if h != m and arcs[m, h] > -np.inf and g[m, h] > -np.inf:
+                        value = math.exp(arcs[m, h] + g[m, h])
+                        if what == 2:
+                            value *= change[b, order[h], order[m]] + dg[m, h]
+                        result[b, order[h], order[m]] = value
