@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from spacy_latent.kernels.autograd.derivatives import last_derivative
 from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.structures.arborescence_clocks import reparameterize_trees
 from spacy_latent.structures.base import SparseSolution
@@ -62,8 +63,9 @@ class SpanningTree(DependencyTree):
             return Traces(z, known)
         slopes = slopes.to(scores.dtype)
         # The value comes from the kernel, and the gradient from this sum, which is linear in
-        # scores.
-        along = (torch.where(slopes != 0, scores, 0.0) * slopes).sum((2, 3))
+        # scores. The slopes change with them, too, so there is no second derivative.
+        linear = _OnceDifferentiable.apply(scores)
+        along = (torch.where(slopes != 0, linear, 0.0) * slopes).sum((2, 3))
         return Traces(z, known + (along - along.detach()))
 
     def _reparameterize_trace(self, scores: Tensor, lengths: Tensor) -> ReparameterizedTrace:
@@ -76,3 +78,24 @@ class SpanningTree(DependencyTree):
         sizes = lengths.to(scores.device)
         masked = self._mask(scores, self.part_mask(scores, sizes))
         return reparameterize_trees(masked, sizes, self.single_root, self.raise_infeasible)
+
+
+class _OnceDifferentiable(torch.autograd.Function):
+    """Scores themselves, whose second derivative is refused and not 0."""
+
+    @staticmethod
+    def forward(scores: Tensor) -> Tensor:
+        return scores.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    @last_derivative("log-probabilities of traces can be differentiated once")
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor]:
+        return (upstream,)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return tangent.clone()
