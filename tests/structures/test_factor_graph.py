@@ -568,3 +568,12 @@ def test_the_best_of_a_graph_of_one_structure_is_that_structure() -> None:
     graph = ItemGraph((6,), [StructureFactor(OneToOneAlignment(), cells, (2, 2)), Xor([1, 2])])
     best = graph.map(torch.tensor([2.0, -1.0, -3.0, 2.0, 0.0, 1.0]))
     assert best.tolist() == [1.0, 1.0, 0.0, 1.0, 0.0, 0.0]
+
+
+def test_a_mean_may_be_written_to() -> None:
+    graph = FactorGraph({"tree": ProjectiveTree()}, {"few": TotalBudget(2)})
+    scores = torch.randn(2, 3, 3, dtype=torch.float64, requires_grad=True)
+    mean = graph.sparsemap(scores, torch.tensor([2, 2])).mean
+    mean.mul_(2.0)
+    mean.sum().backward()
+    assert scores.grad is not None
