@@ -103,6 +103,7 @@ class OneOfN(ItemSet):
         It takes O(N log N) per item for any k.
         """
         check_whole(f"{self.name}.top_k", error=InvalidScores, k=k)
+        self.check_tensors(scores, lengths)
         prepared, sizes = self._read(scores.detach(), lengths)
         _, masked = self._allowed(prepared, sizes)
         count = min(k, masked.shape[1])
