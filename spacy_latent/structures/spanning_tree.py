@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from spacy_latent.kernels.autograd.derivatives import last_derivative
+from spacy_latent.kernels.autograd.derivatives import differentiable_once
 from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.structures.arborescence_clocks import reparameterize_trees
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.dependency import DependencyTree
 from spacy_latent.structures.results import ReparameterizedTrace, Traces
 from spacy_latent.structures.tree_sparsemap import solve_dependency_trees
+
+OF_TRACES = "log-probabilities of traces of trees can be differentiated once"
 
 
 class SpanningTree(DependencyTree):
@@ -64,7 +66,7 @@ class SpanningTree(DependencyTree):
         slopes = slopes.to(scores.dtype)
         # The value comes from the kernel, and the gradient from this sum, which is linear in
         # scores. The slopes change with them, too, so there is no second derivative.
-        linear = _OnceDifferentiable.apply(scores)
+        linear = differentiable_once(scores, OF_TRACES)
         along = (torch.where(slopes != 0, linear, 0.0) * slopes).sum((2, 3))
         return Traces(z, known + (along - along.detach()))
 
@@ -78,24 +80,3 @@ class SpanningTree(DependencyTree):
         sizes = lengths.to(scores.device)
         masked = self._mask(scores, self.part_mask(scores, sizes))
         return reparameterize_trees(masked, sizes, self.single_root, self.raise_infeasible)
-
-
-class _OnceDifferentiable(torch.autograd.Function):
-    """Scores themselves, whose second derivative is refused and not 0."""
-
-    @staticmethod
-    def forward(scores: Tensor) -> Tensor:
-        return scores.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    @last_derivative("log-probabilities of traces can be differentiated once")
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor]:
-        return (upstream,)
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
-        return tangent.clone()

@@ -66,8 +66,8 @@ def structure_checks(
     These operations are compared with the list: map, log_partition, marginals, entropy,
     cross_entropy, kl, log_count, log_prob, log_potential, top_k, sparsemap, contains, encode and
     decode, and smoothed sums. Their gradients are compared as well, for marginals the product with
-    the Hessian, and for log_partition the second derivative. This is done at each of the scales, with ragged items, NaN at entries that are no part
-    and −inf at some parts.
+    the Hessian, and for log_partition the second derivative. This is done at each of the scales,
+    with ragged items, NaN at entries that are no part and −inf at some parts.
 
     Other comparisons with the list:
 
@@ -80,9 +80,10 @@ def structure_checks(
       example because of equal words.
 
     Then the checks ensure that nothing depends on padding, layout, the rest of the batch, earlier
-    calls, chance or torch's inference mode. Samples depend on the given generator alone. dtypes must be kept, atoms of SparseMAP must be members in half
-    precision, too, and errors must name the item. If ``structure.tractable`` (``has_map`` for map,
-    ``linear`` for sparsemap) does not promise an operation, it may raise NotTractable instead.
+    calls, chance or torch's inference mode. Samples depend on the given generator alone. dtypes
+    must be kept, atoms of SparseMAP must be members in half precision, too, and errors must name
+    the item. If ``structure.tractable`` (``has_map`` for map, ``linear`` for sparsemap) does not
+    promise an operation, it may raise NotTractable instead.
 
     Args:
         members: Function that returns all structures of an item of a given length, ``(M, *parts)``
