@@ -252,18 +252,13 @@ class StructureContract(Staged, ABC):
         Values are not checked. A subclass adds its own requirements on shapes and lengths.
         """
         self.check_tensors(scores, lengths)
-        if not scores.is_floating_point():
-            raise InvalidScores(
-                f"{self.name}: scores have dtype {scores.dtype}; expected a floating-point tensor. "
-                "Convert them with scores.float()."
-            )
         if scores.dim() != 1 + self.part_axes or lengths.shape[:1] != scores.shape[:1]:
             raise InvalidScores(
                 f"{self.name}: scores have shape {tuple(scores.shape)} and lengths "
                 f"{tuple(lengths.shape)}; expected (B, parts) with {self.part_axes} axes of parts, "
                 "and one length (or one per axis) for each of the B items."
             )
-        if lengths.is_floating_point() or lengths.dtype == torch.bool:
+        if lengths.dtype == torch.bool or lengths.is_floating_point() or lengths.is_complex():
             mask = " Those of a mask are mask.sum(1)." if lengths.dtype == torch.bool else ""
             raise InvalidScores(
                 f"{self.name}: lengths have dtype {lengths.dtype}; expected int64.{mask}"
@@ -278,11 +273,21 @@ class StructureContract(Staged, ABC):
         return scores, lengths
 
     def check_tensors(self, scores: object, lengths: object) -> None:
-        """Refuse arguments that are no tensors, and torch.jit.trace."""
+        """Refuse arguments that are no tensors, scores of integers, and torch.jit.trace."""
         if not (isinstance(scores, Tensor) and isinstance(lengths, Tensor)):
             raise InvalidScores(
                 f"{self.name}: scores are {type(scores).__name__} and lengths "
                 f"{type(lengths).__name__}; expected tensors. Convert them with torch.as_tensor()."
+            )
+        if not scores.is_floating_point():
+            raise InvalidScores(
+                f"{self.name}: scores have dtype {scores.dtype}; expected a floating-point tensor. "
+                "Convert them with scores.float()."
+            )
+        if scores.layout != torch.strided or lengths.layout != torch.strided:
+            raise InvalidScores(
+                f"{self.name}: scores have the layout {scores.layout} and lengths "
+                f"{lengths.layout}; expected torch.strided. Convert them with to_dense()."
             )
         refuse_jit_trace(self.name)
 

@@ -19,6 +19,7 @@ from spacy_latent.errors import (
 )
 from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.kernels.core.gpu_transfers import send
+from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution, Structure, check_given
 from spacy_latent.structures.constraints import Constraint
 from spacy_latent.structures.encoded_graph import StructureFactor
@@ -209,6 +210,7 @@ class FactorGraph(Structure):
             max_iter: a tenth of the bound on the iterations of ADMM.
             tolerance: bound on the residual.
         """
+        check_options(self, max_iter, tolerance)
         own, given, known = self.at_hand(scores, lengths)
         masked, sizes = own._read(given, known)
         shape = tuple(masked.shape[1:])

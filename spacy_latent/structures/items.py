@@ -114,7 +114,7 @@ class _Weights(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         weights, points, left, right = ctx.saved_tensors
         if not points.numel():
-            return upstream.new_zeros(len(points), 0), None, None, None, None
+            return upstream.new_zeros(len(points), points.shape[1] - 1), None, None, None, None
         # Half precision has no solver.
         given = torch.where(weights > 0, upstream, 0.0).double()
         count = int(points.max()) + 1

@@ -232,7 +232,7 @@ class _LocalPolytope(torch.autograd.Function):
         mean = np.zeros(scores.numel())
         mean[ctx.places] = solution
         results = (
-            torch.from_numpy(mean).view(scores.shape).to(scores),
+            torch.from_numpy(mean.reshape(scores.shape)).to(scores),
             torch.from_numpy(problem.residual).to(scores.device),
             torch.from_numpy(problem.iterations).to(scores.device),
         )

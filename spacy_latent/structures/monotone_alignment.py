@@ -87,6 +87,7 @@ class MonotoneAlignment(Alignment, CompiledStructure):
         from spacy_latent.structures.k_best_alignments import MATCHING, WARPING, k_best_alignments
 
         check_whole(f"{self.name}.top_k", error=InvalidScores, k=k)
+        self.check_tensors(scores, lengths)
         own, given, sizes = self.at_hand(scores.detach(), lengths)
         prepared, sizes = own._read(given, sizes)
         # Refuses an item without an alignment.
@@ -115,7 +116,8 @@ class MonotoneAlignment(Alignment, CompiledStructure):
         """
         batch, rows, columns = scores.shape
         if not batch or not rows or not columns:
-            return scores.new_zeros(batch)
+            # A sum of no scores, which has a gradient as other values do.
+            return scores.sum((1, 2))
         # Diagonal d holds the cells (i, d − i) by i: row i, begun i places later.
         place = torch.arange(rows + columns - 1, device=scores.device)[None]
         place = place - torch.arange(rows, device=scores.device)[:, None]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, check_whole
+from spacy_latent.kernels.autograd.derivatives import differentiable_once
 from spacy_latent.kernels.autograd.tracing import (
     INFEASIBLE,
     has_numbers,
@@ -20,6 +21,8 @@ from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import Reparameterized, SparseSolution, less_highest
 from spacy_latent.structures.items import ItemSet
 from spacy_latent.structures.results import ReparameterizedTrace, TopK, Traces
+
+OF_ENTMAX_LOSS = "entmax_loss can be differentiated once"
 
 
 class OneOfN(ItemSet):
@@ -103,6 +106,7 @@ class OneOfN(ItemSet):
         It takes O(N log N) per item for any k.
         """
         check_whole(f"{self.name}.top_k", error=InvalidScores, k=k)
+        self.check_tensors(scores, lengths)
         prepared, sizes = self._read(scores.detach(), lengths)
         _, masked = self._allowed(prepared, sizes)
         count = min(k, masked.shape[1])
@@ -222,6 +226,7 @@ class OneOfN(ItemSet):
         wanted = torch.where(parts, gold.to(exact), 0.0)
         # At the maximum the value does not change with p: no gradient has to go through it.
         p = self.entmax(exact.detach(), sizes, alphas.detach())
+        exact, alphas = (differentiable_once(given, OF_ENTMAX_LOSS) for given in (exact, alphas))
 
         def worth(choice: Tensor) -> Tensor:
             taken = torch.where(choice > 0, exact, 0.0)

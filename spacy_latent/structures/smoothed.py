@@ -25,7 +25,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import InvalidScores, NotTractable
-from spacy_latent.kernels.autograd.tracing import not_traced
+from spacy_latent.kernels.autograd.derivatives import is_transformed
+from spacy_latent.kernels.autograd.tracing import INFEASIBLE, not_traced, refuse
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.derivatives import recordable, recording
@@ -43,7 +44,9 @@ def smoothed_value(
     regularizer: Regularizer = "entropic",
     gamma: float = 1.0,
 ) -> Tensor:
-    """Return the smoothed value of each item, ``(B,)``; differentiable twice.
+    """Return the smoothed value of each item, ``(B,)``, in the dtype of ``scores``.
+
+    It is differentiable twice.
 
     Its gradient is the expected structure under the random walk that the recursion induces. The
     gradient of the expected structure is the product with its Hessian (their algorithms 1 and 2,
@@ -57,15 +60,16 @@ def smoothed_value(
     if isinstance(structure, CompiledStructure) and (
         regularizer == "entropic" or structure.smoothed_family is not None
     ):
-        scores, lengths = structure.check(scores, lengths)
-        return structure.smoothed_by_kernels(scores, lengths, regularizer, gamma)
+        prepared, lengths = structure.check(scores, lengths)
+        found = structure.smoothed_by_kernels(prepared, lengths, regularizer, gamma)
+        return found.to(scores.dtype)
     masked, lengths = structure.masked(scores, lengths)
     able: Any = structure
     # Differences of sums lose digits that shares of the maximum need.
     value: Tensor = able.smoothed_maximum(masked.double(), lengths, maximum(regularizer, gamma))
-    value = value.to(masked.dtype)
-    _refuse_infeasible(structure, value)
-    return value
+    # Halves may be too narrow for a finite value.
+    value = refuse(value, value.isneginf(), INFEASIBLE, structure.name)
+    return value.to(scores.dtype)
 
 
 def smoothed_expectation(
@@ -79,15 +83,27 @@ def smoothed_expectation(
 
     It is differentiable.
     """
+    structure.check_tensors(scores, lengths)
+    if is_transformed():
+        # A tensor that a transform wraps cannot be made a leaf.
+        def total_of(given: Tensor) -> Tensor:
+            return smoothed_value(structure, given, lengths, regularizer, gamma).sum()
+
+        found: Tensor = torch.func.grad(total_of)(scores)
+        return found
     keep = scores.requires_grad and torch.is_grad_enabled()
     with recording():
-        leaf = scores if keep else recordable(scores).detach().requires_grad_()
+        # A tensor of its own, since hooks on the caller's scores are for the gradient of the loss.
+        leaf = scores.view_as(scores) if keep else recordable(scores).detach().requires_grad_()
         own, sizes = recordable(structure), recordable(lengths)
         total = smoothed_value(own, leaf, sizes, regularizer, gamma).sum()
         if not total.requires_grad:
             structure.refuse_unrecorded("smoothed_maximum", scores, lengths)
             return torch.zeros_like(scores)
         (result,) = torch.autograd.grad(total, leaf, create_graph=keep)
+    if keep and not result.requires_grad:
+        # It is constant, as in an empty batch. Its gradient is 0, and not missing.
+        result = torch.where(torch.ones_like(result, dtype=torch.bool), result, scores)
     return result
 
 
@@ -115,6 +131,7 @@ def smoothed_sample(
         ``(num_samples, B, *parts)``, 0/1, in the dtype of ``scores``, without a gradient.
     """
     _check("smoothed_sample", structure, regularizer, gamma)
+    structure.check_tensors(scores, lengths)
     structure._check_draws("smoothed_sample", num_samples, generator)
 
     def draw(x: Tensor) -> Tensor:

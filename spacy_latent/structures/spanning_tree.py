@@ -7,12 +7,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from spacy_latent.kernels.autograd.derivatives import differentiable_once
 from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.structures.arborescence_clocks import reparameterize_trees
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.dependency import DependencyTree
 from spacy_latent.structures.results import ReparameterizedTrace, Traces
 from spacy_latent.structures.tree_sparsemap import solve_dependency_trees
+
+OF_TRACES = "log-probabilities of traces of trees can be differentiated once"
 
 
 class SpanningTree(DependencyTree):
@@ -62,8 +65,9 @@ class SpanningTree(DependencyTree):
             return Traces(z, known)
         slopes = slopes.to(scores.dtype)
         # The value comes from the kernel, and the gradient from this sum, which is linear in
-        # scores.
-        along = (torch.where(slopes != 0, scores, 0.0) * slopes).sum((2, 3))
+        # scores. The slopes change with them, too, so there is no second derivative.
+        linear = differentiable_once(scores, OF_TRACES)
+        along = (torch.where(slopes != 0, linear, 0.0) * slopes).sum((2, 3))
         return Traces(z, known + (along - along.detach()))
 
     def _reparameterize_trace(self, scores: Tensor, lengths: Tensor) -> ReparameterizedTrace:

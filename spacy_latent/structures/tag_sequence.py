@@ -340,6 +340,7 @@ class TagSequence(CompiledStructure):
         """
         from spacy_latent.kernels.chains.linear_chain import k_best
 
+        self.check_tensors(scores, lengths)
         prepared, lengths = self._read(scores.detach(), lengths)
         family, kernel = operators.family_of(self.family), self._k_best_kernel()
         options = self._options(prepared)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, NotTractable
-from spacy_latent.structures.smoothed import smoothed_expectation
+from spacy_latent.structures.smoothed import smoothed_expectation, smoothed_value
 from spacy_latent.testing.contract_scores import StructureChecks
 
 # Operations that sum over structures.
@@ -109,7 +109,7 @@ class BatchChecks(StructureChecks):
                 self.report.identical(name, f"lengths as {kind}", found, expected)
 
     def check_determinism(self) -> None:
-        """Check that results repeat, ties included."""
+        """Check that results repeat, ties included, and that no call depends on another one."""
         for given, scores in (
             ("ties of all structures", self.scores(0.0, fill=0.0)),
             ("scores of scale 1", self.scores(offset=51)),
@@ -119,6 +119,16 @@ class BatchChecks(StructureChecks):
                     first = function(scores, self.lengths)
                     second = function(scores.clone(), self.lengths.clone())
                 self.report.identical(name, f"{given}, called again", second, first)
+        scores, others = self.scores(offset=51), self.scores(offset=52)
+        for name, function in self.deterministic().items():
+            reused = scores.clone()
+            result = function(reused, self.lengths)
+            kept = result.clone()
+            reused.copy_(others)
+            found = function(reused, self.lengths).clone()
+            expected = function(others.clone(), self.lengths)
+            self.report.identical(name, "scores that were written to in place", found, expected)
+            self.report.identical(name, "a result after calls with other scores", result, kept)
 
     def check_inference_mode(self) -> None:
         """Check that results in torch's inference mode are the same as outside of it."""
@@ -135,24 +145,36 @@ class BatchChecks(StructureChecks):
 
     def check_precision(self) -> None:
         """Check that dtypes are kept, and that results are as exact as they can be."""
+        operations = self.deterministic()
+        if "smoothed" in self.structure.tractable:
+            operations["smoothed_value"] = partial(smoothed_value, self.structure)
+            operations["smoothed_expectation"] = partial(smoothed_expectation, self.structure)
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             scores = self.scores(offset=61).to(dtype)
             # Larger than the rounding of the result: sums are computed in float32 at least.
             unit = torch.finfo(dtype).eps
-            rtol, atol = (1e-4, 1e-4) if dtype == torch.float32 else (2 * unit, 2 * unit)
-            for name, function in self.deterministic().items():
+            tolerance = 1e-4 if dtype == torch.float32 else 2 * unit
+            for name, function in operations.items():
                 with self.report.works(name, f"{dtype}"):
                     found = function(scores, self.lengths)
                 self.report.holds(
                     name, found.dtype == dtype, f"given {found.dtype} for scores of {dtype}."
                 )
                 expected = function(scores.double(), self.lengths).to(dtype)
-                self.report.same(name, f"scores of {dtype}", found, expected, rtol, atol)
+                self.report.same(name, f"scores of {dtype}", found, expected, tolerance, tolerance)
             if "sample" in self.structure.tractable:
                 drawn = self.structure.sample(scores, self.lengths, 2)
                 self.report.holds(
                     "sample", drawn.dtype == dtype, f"given {drawn.dtype} for scores of {dtype}."
                 )
+        # Exponentials of such scores, and of their differences, overflow in float32.
+        scores = self.scores(300.0, offset=62).float()
+        for name, function in operations.items():
+            given = "scores of scale 300 in float32"
+            with self.report.works(name, given):
+                found = function(scores, self.lengths)
+            expected = function(scores.double(), self.lengths).float()
+            self.report.same(name, given, found, expected, 1e-2, 1e-2)
 
     def check_errors(self) -> None:
         listing, report = self.listing, self.report

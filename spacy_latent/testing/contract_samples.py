@@ -7,7 +7,7 @@ from torch import Tensor
 
 from spacy_latent.structures.base import Reparameterized
 from spacy_latent.structures.results import ReparameterizedTrace
-from spacy_latent.testing.contract_scores import STANDARD_ERRORS, StructureChecks
+from spacy_latent.testing.contract_scores import DRAWS_BESIDE, STANDARD_ERRORS, StructureChecks
 from spacy_latent.testing.random_scores import seeded
 
 
@@ -21,9 +21,8 @@ class SampleChecks(StructureChecks):
             ("scores of scale 30", self.scores(30.0, offset=22)),
             ("with -inf at some parts", self.scores(forbids=True, offset=1000)),
         ):
-            drawn = self._call(
-                "sample", scores, self.lengths, count, self.generator(3), given=given
-            )
+            leaf = scores.clone().requires_grad_()
+            drawn = self._call("sample", leaf, self.lengths, count, self.generator(3), given=given)
             if drawn is None:
                 return
             self.report.has_shape("sample", given, drawn, (count, *scores.shape))
@@ -31,7 +30,8 @@ class SampleChecks(StructureChecks):
             self.frequencies("sample", given, drawn, scores)
             again = structure.sample(scores, self.lengths, count, self.generator(3))
             self.report.identical("sample", f"{given}, the same generator", again, drawn)
-        shared = self.generator(4)
+        # Nothing is forbidden, so that there is a choice.
+        scores, shared = self.scores(offset=21), self.generator(4)
         first, second = (structure.sample(scores, self.lengths, 50, shared) for _ in range(2))
         if max(len(self.listing.feasible(scores, b)[0]) for b in range(len(self.listing))) > 1:
             self.report.holds(
@@ -44,6 +44,60 @@ class SampleChecks(StructureChecks):
         with seeded(self.seed):
             second = structure.sample(scores, self.lengths, 50)
         self.report.identical("sample", "torch.manual_seed, without a generator", second, first)
+        self.source_of_chance(scores)
+        self.independence()
+
+    def source_of_chance(self, scores: Tensor) -> None:
+        """Check that draws use the given generator alone, and torch's own if there is none."""
+        structure, report = self.structure, self.report
+        with seeded(self.seed):
+            before = torch.get_rng_state()
+            structure.sample(scores, self.lengths, 50, self.generator(4))
+            kept = torch.equal(torch.get_rng_state(), before)
+            first, second = (structure.sample(scores, self.lengths, 50) for _ in range(2))
+        report.holds(
+            "sample",
+            kept,
+            "a call with a generator changed the state of torch's default generator.",
+        )
+        if max(len(self.listing.feasible(scores, b)[0]) for b in range(len(self.listing))) > 1:
+            report.holds(
+                "sample",
+                not torch.equal(first, second),
+                "two calls without a generator give the same samples.",
+            )
+
+    def independence(self) -> None:
+        """Check that draws depend neither on other draws nor on the draws of other items.
+
+        Two independent draws are the same structure with the probability Σ p².
+        """
+        count = self.num_samples
+        scores = self.scores(0.5, offset=24)
+        twice, sizes = (torch.cat([each, each]) for each in (scores, self.lengths))
+        drawn = self.structure.sample(twice, sizes, count, self.generator(5))
+        for b in range(len(self.listing)):
+            p = self.listing.totals(scores, b).softmax(0)
+            first = self.listing.find(b, drawn[:, b])
+            second = self.listing.find(b, drawn[:, b + len(self.listing)])
+            pairs = {
+                "an item of the same scores": (first, second),
+                "the next draw": (first[1:], first[:-1]),
+                "the draw half of all draws later": (first[: count // 2], first[-(count // 2) :]),
+            }
+            expected = float(p.square().sum())
+            for other, (one, another) in pairs.items():
+                found = float((one == another).double().mean())
+                # Neighbouring pairs have a draw in common, which adds less than their variance.
+                spread = (3 * expected * max(1 - expected, 0.0) / len(one)) ** 0.5
+                bound = STANDARD_ERRORS * spread + DRAWS_BESIDE / len(one)
+                self.report.holds(
+                    "sample",
+                    abs(found - expected) <= bound,
+                    f"{self.listing.item(b)}: a draw is the same as that of {other} at a rate of "
+                    f"{found:.5f}, expected {expected:.5f} of independent draws, allowed a "
+                    f"difference of {bound:.5f}.",
+                )
 
     def check_traces(self) -> None:
         """Check that traces lead to members and repeat themselves.

@@ -77,6 +77,20 @@ class SumChecks(StructureChecks):
             1e-9,
             1e-9,
         )
+        for given, scores in self.two_cases(8):
+            self.second_derivative(given, scores)
+
+    def second_derivative(self, given: str, scores: Tensor) -> None:
+        """Check the product of the Hessian of the log-partition with a direction."""
+        items, along, slopes = range(len(self.listing)), self.random(9, *scores.shape), []
+        leaf, other = scores.clone().requires_grad_(), scores.clone().requires_grad_()
+        with self.report.works("the second derivative of log_partition", given):
+            total = self.structure.log_partition(leaf, self.lengths).sum()
+            listed = torch.stack([self.reference("log_partition", other, b) for b in items]).sum()
+            for value, own in ((total, leaf), (listed, other)):
+                slopes.append((gradient(value, own, create_graph=True) * along).sum())
+        operation = "the gradient of log_partition"
+        self.same_gradients(operation, given, slopes[0], leaf, slopes[1], other)
 
     def same_gradients(
         self,
@@ -154,6 +168,32 @@ class SumChecks(StructureChecks):
                 mine.append(found[: len(values), b][possible] * up[: len(values), b][possible])
                 listed.append(values[possible] * up[: len(values), b][possible])
             self.same_gradients("log_prob", given, torch.cat(mine), leaf, torch.cat(listed), other)
+
+    def check_log_potential(self) -> None:
+        """Check scores of structures with their gradients, up to a constant of each item."""
+        listing = self.listing
+        for given, scores in self.two_cases(13):
+            leaf, other = scores.clone().requires_grad_(), scores.clone().requires_grad_()
+            mine, listed = [leaf.new_zeros(0)], [other.new_zeros(0)]
+            for b in range(len(listing)):
+                possible = ~listing.totals(scores, b).isneginf()
+                members = listing.members[b][possible]
+                z = torch.zeros(len(members), *scores.shape, dtype=torch.float64)
+                z[:, b] = listing.placed(b, members)
+                found = self._call("log_potential", z, leaf, self.lengths, given=given)
+                if found is None:
+                    return
+                self.report.has_shape("log_potential", given, found, (len(z), len(listing)))
+                expected = listing.totals(other, b, members)
+                pair = found[:, b] - found[:1, b], expected - expected[:1]
+                where = f"{given}, {listing.item(b)}, less that of the first structure"
+                self.report.same("log_potential", where, *pair, self.tolerance, self.tolerance)
+                up = self.random(b + 7, len(z))
+                mine.append(pair[0] * up)
+                listed.append(pair[1] * up)
+            self.same_gradients(
+                "log_potential", given, torch.cat(mine), leaf, torch.cat(listed), other
+            )
 
     def check_cross_entropy_and_kl(self) -> None:
         listing = self.listing

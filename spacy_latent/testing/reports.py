@@ -299,12 +299,14 @@ def first_failures(checks: Iterator[Check]) -> None:
         raise AssertionError(f"{len(failed)} checks failed:\n{listed}") from failed[0][1]
 
 
-def gradient(value: Tensor, leaf: Tensor) -> Tensor:
+def gradient(value: Tensor, leaf: Tensor, create_graph: bool = False) -> Tensor:
     """Return the gradient of a value, and keep the graph.
 
     The gradient is 0 if the value does not depend on the leaf.
     """
     found = None
     if value.requires_grad:
-        (found,) = torch.autograd.grad(value, leaf, retain_graph=True, allow_unused=True)
+        (found,) = torch.autograd.grad(
+            value, leaf, retain_graph=True, create_graph=create_graph, allow_unused=True
+        )
     return torch.zeros_like(leaf) if found is None else found

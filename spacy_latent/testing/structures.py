@@ -64,24 +64,26 @@ def structure_checks(
     """Yield the checks of :func:`check_structure` one by one, for a test runner to name.
 
     These operations are compared with the list: map, log_partition, marginals, entropy,
-    cross_entropy, kl, log_count, log_prob, top_k, sparsemap, contains, encode and decode, and
-    smoothed sums. Their gradients are compared as well, and for marginals the product with the
-    Hessian. This is done at each of the scales, with ragged items, NaN at entries that are no part
-    and −inf at some parts.
+    cross_entropy, kl, log_count, log_prob, log_potential, top_k, sparsemap, contains, encode and
+    decode, and smoothed sums. Their gradients are compared as well, for marginals the product with
+    the Hessian, and for log_partition the second derivative. This is done at each of the scales,
+    with ragged items, NaN at entries that are no part and −inf at some parts.
 
     Other comparisons with the list:
 
-    - the frequencies of sampled structures.
+    - the frequencies of sampled structures, and how often two of them are the same, which shows
+      whether draws and items are independent.
     - the best structure if there are scores of 1e15 and 1e30, and sums if structures have to use
       scores of −1e15 and −1e30. They are compared to the precision of total scores, and may be
       refused.
     - the best structure, several best ones, marginals, samples and SparseMAP if scores tie, for
       example because of equal words.
 
-    Then the checks ensure that nothing depends on padding, layout, the rest of the batch, chance or
-    torch's inference mode. dtypes must be kept, atoms of SparseMAP must be members in half
-    precision, too, and errors must name the item. If ``structure.tractable`` (``has_map`` for map,
-    ``linear`` for sparsemap) does not promise an operation, it may raise NotTractable instead.
+    Then the checks ensure that nothing depends on padding, layout, the rest of the batch, earlier
+    calls, chance or torch's inference mode. Samples depend on the given generator alone. dtypes
+    must be kept, atoms of SparseMAP must be members in half precision, too, and errors must name
+    the item. If ``structure.tractable`` (``has_map`` for map, ``linear`` for sparsemap) does not
+    promise an operation, it may raise NotTractable instead.
 
     Args:
         members: Function that returns all structures of an item of a given length, ``(M, *parts)``

@@ -15,6 +15,7 @@ from spacy_latent.errors import NotDifferentiable
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.budget_tree import BudgetTree
+from spacy_latent.structures.fenchel_young import structured_loss
 from spacy_latent.structures.independent_heads import IndependentHeads
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.many_to_one_alignment import ManyToOneAlignment
@@ -90,6 +91,28 @@ def test_second_derivatives_of_sparsemap_are_refused(structure: Structure) -> No
     scores = trees()
     with pytest.raises(NotDifferentiable, match="sparsemap"):
         again(structure.sparsemap(scores, LENGTHS).mean.square().sum(), scores, scores.detach())
+
+
+def test_second_derivatives_of_losses_are_right_or_refused() -> None:
+    tree, scores, sizes = ProjectiveTree(), trees(), torch.tensor([4])
+    gold = tree.map(torch.zeros(1, 4, 4, dtype=torch.float64), LENGTHS)
+    row, first = scores[0, :1], torch.tensor([[1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    alpha = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+    losses: list[tuple[Tensor, Tensor]] = [
+        (structured_loss(tree, scores, gold, LENGTHS, "sparsemap"), scores),
+        (OneOfN().entmax_loss(row, first, sizes, alpha), scores),
+        (OneOfN().entmax_loss(row, first, sizes, alpha), alpha),
+    ]
+    for loss, given in losses:
+        (plain,) = torch.autograd.grad(loss.sum(), given, retain_graph=True)
+        (recorded,) = torch.autograd.grad(loss.sum(), given, create_graph=True)
+        assert torch.equal(plain, recorded) and plain.any()
+        with pytest.raises(NotDifferentiable, match="once"):
+            recorded.square().sum().backward()
+    crf = structured_loss(tree, scores, gold, LENGTHS, "crf").sum()
+    along = torch.ones_like(scores).detach()
+    expected = again(tree.log_partition(scores, LENGTHS).sum(), scores, along)
+    torch.testing.assert_close(again(crf, scores, along), expected)
 
 
 @pytest.mark.parametrize(

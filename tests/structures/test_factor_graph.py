@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import permutations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -314,6 +315,11 @@ def test_what_cannot_be_solved() -> None:
     for most in (0, 2.5):
         with pytest.raises(InvalidScores, match="max_iter"):
             xor.sparsemap(torch.zeros(2), max_iter=most)  # type: ignore[arg-type]
+    whole = FactorGraph({"tree": ProjectiveTree()}, {"few": TotalBudget(2)})
+    wrong: Any
+    for wrong in (0, -1, 0.5, None):
+        with pytest.raises(InvalidScores, match=rf"max_iter is {wrong} "):
+            whole.sparsemap(torch.zeros(1, 3, 3), torch.tensor([2]), max_iter=wrong)
     with pytest.raises(InvalidScores, match=r"scores.*ndarray"):
         xor.sparsemap(np.zeros(2))  # type: ignore[arg-type]
     with pytest.raises(LatentError, match=r"StructureFactor.*LogicFactor"):
@@ -568,3 +574,12 @@ def test_the_best_of_a_graph_of_one_structure_is_that_structure() -> None:
     graph = ItemGraph((6,), [StructureFactor(OneToOneAlignment(), cells, (2, 2)), Xor([1, 2])])
     best = graph.map(torch.tensor([2.0, -1.0, -3.0, 2.0, 0.0, 1.0]))
     assert best.tolist() == [1.0, 1.0, 0.0, 1.0, 0.0, 0.0]
+
+
+def test_a_mean_may_be_written_to() -> None:
+    graph = FactorGraph({"tree": ProjectiveTree()}, {"few": TotalBudget(2)})
+    scores = torch.randn(2, 3, 3, dtype=torch.float64, requires_grad=True)
+    mean = graph.sparsemap(scores, torch.tensor([2, 2])).mean
+    mean.mul_(2.0)
+    mean.sum().backward()
+    assert scores.grad is not None

@@ -197,3 +197,12 @@ def test_bits_with_large_scores_tell_what_others_say_of_them() -> None:
     other, lengths = torch.zeros_like(scores), torch.tensor([3])
     found = Bits().cross_entropy(scores, other, lengths)
     torch.testing.assert_close(found, torch.tensor([3 * np.log(2.0)]), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("structure", [KOfN(2), Runs(2), Bits()], ids=str)
+@pytest.mark.parametrize("shape", [(0, 4), (0, 0), (2, 0)])
+def test_weights_of_nothing_have_a_gradient(structure: Structure, shape: tuple[int, int]) -> None:
+    scores = torch.zeros(shape, requires_grad=True)
+    lengths = torch.zeros(shape[0], dtype=torch.int64)
+    structure.sparsemap(scores, lengths).weights.sum().backward()
+    assert scores.grad is not None and scores.grad.shape == shape

@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,11 @@ from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.runs import Runs
 from spacy_latent.structures.shift_reduce import ShiftReduce
+from spacy_latent.structures.smoothed import (
+    smoothed_expectation,
+    smoothed_sample,
+    smoothed_value,
+)
 from spacy_latent.structures.spanning_tree import SpanningTree
 from spacy_latent.structures.tag_sequence import TagSequence
 from spacy_latent.testing import structure_checks
@@ -155,14 +161,27 @@ def test_sums_that_overflow_are_not_infeasible() -> None:
 @pytest.mark.parametrize("structure", structures(), ids=lambda structure: structure.name)
 def test_what_is_no_tensor_is_refused(structure: Structure) -> None:
     scores, lengths = scores_for(structure, 3, 2)
-    calls: list[Callable[[Any, Any], object]] = [structure.map, structure.sparsemap]
+    calls: list[Callable[[Any, Any], object]] = [
+        structure.map,
+        structure.sparsemap,
+        partial(structure.top_k, k=2),
+    ]
     if "entropy" in structure.tractable:
         calls += [structure.log_partition, structure.entropy]
+    if "smoothed" in structure.tractable:
+        smoothed = (smoothed_value, smoothed_expectation, smoothed_sample)
+        calls += [partial(function, structure) for function in smoothed]
     for call in calls:
         with pytest.raises(InvalidScores, match="list"):
             call(scores, lengths.tolist())
         with pytest.raises(InvalidScores, match=r"scores.*ndarray"):
             call(scores.numpy(), lengths)
+        with pytest.raises(InvalidScores, match=r"scores.*int64"):
+            call(scores.long(), lengths)
+        with pytest.raises(InvalidScores, match=r"scores.*sparse_coo"):
+            call(scores.to_sparse(), lengths)
+        with pytest.raises(InvalidScores, match=r"lengths.*complex64"):
+            call(scores, lengths.to(torch.complex64))
 
 
 @pytest.mark.parametrize("structure", structures()[:3], ids=lambda structure: structure.name)

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spacy_latent.errors import IncompatiblePair, InfeasibleError, InvalidScores, NotTractable
+from spacy_latent.errors import (
+    IncompatiblePair,
+    InfeasibleError,
+    InvalidScores,
+    NotDifferentiable,
+    NotTractable,
+)
 from spacy_latent.estimators.smoothed_dp import SmoothedDP
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.linear_chain import LinearChain
@@ -607,3 +613,78 @@ def test_losses_are_exact_beside_what_all_structures_have_in_common(
     assert found.dtype == given.dtype
     exact = fenchel_young_loss(structure, given.double(), gold.double(), lengths, regularizer)  # type: ignore[arg-type]
     torch.testing.assert_close(found.double(), exact, rtol=1e-6, atol=1e-6)
+
+
+@EACH
+@BOTH
+def test_a_hook_on_the_scores_changes_their_gradient_alone(
+    structure: Structure, scores: Tensor, lengths: Tensor, regularizer: str
+) -> None:
+    expected = smoothed_expectation(structure, scores, lengths, regularizer)
+    calls: list[Tensor] = []
+    leaf = scores.clone().requires_grad_()
+    watched = leaf * 1
+    watched.register_hook(lambda gradient: calls.append(gradient) or 3 * gradient)
+    found = smoothed_expectation(structure, watched, lengths, regularizer)
+    torch.testing.assert_close(found, expected)
+    found.square().sum().backward()
+    plain = scores.clone().requires_grad_()
+    smoothed_expectation(structure, plain, lengths, regularizer).square().sum().backward()
+    assert len(calls) == 1 and leaf.grad is not None and plain.grad is not None
+    torch.testing.assert_close(leaf.grad, 3 * plain.grad)
+
+
+@EACH
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_dtypes_are_kept(
+    structure: Structure, scores: Tensor, lengths: Tensor, regularizer: str, dtype: torch.dtype
+) -> None:
+    given = scores.to(dtype)
+    for function in (smoothed_value, smoothed_expectation):
+        found = function(structure, given, lengths, regularizer)
+        assert found.dtype == dtype
+        expected = function(structure, given.double(), lengths, regularizer).to(dtype)
+        tolerance = 4 * torch.finfo(dtype).eps
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@EACH
+@BOTH
+def test_transforms_of_torch_func(
+    structure: Structure, scores: Tensor, lengths: Tensor, regularizer: str
+) -> None:
+    several, along = torch.stack([scores, 2 * scores]), torch.ones_like(scores)
+
+    def value(given: Tensor) -> Tensor:
+        return smoothed_value(structure, given, lengths, regularizer)
+
+    def expectation(given: Tensor) -> Tensor:
+        return smoothed_expectation(structure, given, lengths, regularizer)
+
+    means = torch.stack([expectation(each) for each in several])
+    torch.testing.assert_close(
+        torch.func.vmap(value)(several), torch.stack([value(each) for each in several])
+    )
+    torch.testing.assert_close(torch.func.vmap(expectation)(several), means)
+    slopes = torch.func.vmap(torch.func.grad(lambda given: value(given).sum()))(several)
+    torch.testing.assert_close(slopes, means)
+    try:
+        moved = torch.func.jvp(expectation, (scores,), (along,))[1]
+    except NotDifferentiable:
+        return
+    leaf = scores.clone().requires_grad_()
+    # The Hessian is symmetric.
+    (expected,) = torch.autograd.grad((expectation(leaf) * along).sum(), leaf)
+    torch.testing.assert_close(moved, expected)
+
+
+@EACH
+@BOTH
+def test_an_empty_batch_has_a_gradient(
+    structure: Structure, scores: Tensor, lengths: Tensor, regularizer: str
+) -> None:
+    leaf = scores[:0].clone().requires_grad_()
+    for function in (smoothed_value, smoothed_expectation):
+        function(structure, leaf, lengths[:0], regularizer).sum().backward()
+        assert leaf.grad is not None and leaf.grad.shape == leaf.shape

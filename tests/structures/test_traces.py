@@ -9,7 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InfeasibleError, InvalidScores, NotTractable
+from spacy_latent.errors import (
+    InfeasibleError,
+    InvalidScores,
+    NotDifferentiable,
+    NotTractable,
+)
+from spacy_latent.structures.base import Structure
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.one_of_n import OneOfN
 from spacy_latent.structures.projective_tree import ProjectiveTree
@@ -376,3 +382,33 @@ def test_a_single_choice_holds_its_digits_beside_an_offset(offset: float) -> Non
         assert found.log_probs.dtype == torch.float32
         expected = structure.log_prob(found.z, scores, lengths)
         torch.testing.assert_close(found.log_probs, expected)
+
+
+def test_second_derivatives_of_traces_are_right_or_refused() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(2, 5, 5, dtype=torch.float64, generator=generator)
+
+    def slope(structure: Structure, leaf: Tensor, **options: bool) -> Tensor:
+        given = leaf if leaf.dim() == 1 + structure.part_axes else leaf[:, 0]
+        drawn = structure.sample_trace(
+            given, torch.tensor([4, 3]), 3, torch.Generator().manual_seed(1)
+        )
+        return torch.autograd.grad(drawn.log_probs.sum(), leaf, **options)[0]
+
+    for tree in (SpanningTree(), SpanningTree(single_root=False)):
+        leaf = scores.clone().requires_grad_()
+        once = slope(tree, leaf, create_graph=True)
+        torch.testing.assert_close(once.detach(), slope(tree, scores.clone().requires_grad_()))
+        with pytest.raises(NotDifferentiable, match="traces"):
+            once.square().sum().backward()
+    for items in (KOfN(2), OneOfN()):
+        leaf = scores.clone().requires_grad_()
+        (found,) = torch.autograd.grad(slope(items, leaf, create_graph=True).square().sum(), leaf)
+        step, along = 1e-6, torch.randn(scores.shape, dtype=torch.float64, generator=generator)
+        sides = [
+            slope(items, (scores + sign * step * along).requires_grad_()).square().sum()
+            for sign in (1, -1)
+        ]
+        torch.testing.assert_close(
+            (found * along).sum(), (sides[0] - sides[1]) / (2 * step), rtol=1e-5, atol=1e-6
+        )

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -308,6 +308,114 @@ class Heedless(KOfN):
         return super()._sample(scores, lengths, number, None)
 
 
+class Reseeded(KOfN):
+    """Begins at the same seed in each call without a generator."""
+
+    def _sample(self, scores: Tensor, lengths: Tensor, number: int, generator: Any) -> Tensor:
+        own = generator or torch.Generator().manual_seed(torch.initial_seed() % 2**31)
+        return super()._sample(scores, lengths, number, own)
+
+
+class DisturbsOthers(KOfN):
+    """Draws a number of torch's default generator, although one is given."""
+
+    def _sample(self, *arguments: Any) -> Tensor:
+        torch.rand(())
+        return super()._sample(*arguments)
+
+
+class SameForAllItems(KOfN):
+    """All items are drawn with the same numbers."""
+
+    def _sample(self, scores: Tensor, lengths: Tensor, number: int, generator: Any) -> Tensor:
+        seed = int(torch.randint(2**31, (), generator=generator))
+        alone = [
+            super(SameForAllItems, self)._sample(
+                scores[b : b + 1], lengths[b : b + 1], number, torch.Generator().manual_seed(seed)
+            )
+            for b in range(len(scores))
+        ]
+        return torch.cat([scores.new_zeros(number, 0, scores.shape[1]), *alone], 1)
+
+
+class InPairs(KOfN):
+    """Each draw is given twice."""
+
+    def _sample(self, scores: Tensor, lengths: Tensor, number: int, generator: Any) -> Tensor:
+        drawn = super()._sample(scores, lengths, (number + 1) // 2, generator)
+        return drawn.repeat_interleave(2, 0)[:number]
+
+
+class Attached(KOfN):
+    """Samples have the gradient of the marginals."""
+
+    def sample(self, scores: Tensor, lengths: Tensor, *arguments: Any) -> Tensor:
+        soft = self.marginals(scores, lengths)
+        drawn: Tensor = super().sample(scores, lengths, *arguments) + (soft - soft.detach())
+        return drawn
+
+
+class Scaled(KOfN):
+    """The gradient of scores of structures is too large by a hundredth."""
+
+    def log_potential(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        more = 1.01 * scores - 0.01 * scores.detach()
+        return super().log_potential(z, torch.where(scores.isfinite(), more, scores), lengths)
+
+
+class OnceDifferentiable(KOfN):
+    """The gradient of its log-partition is a constant for torch."""
+
+    def log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        total = super().log_partition(scores, lengths)
+        if not scores.requires_grad:
+            return total
+        known = torch.where(self.marginals(scores.detach(), lengths) != 0, scores, 0.0)
+        linear = (known * self.marginals(scores.detach(), lengths)).sum(1)
+        return total.detach() + linear - linear.detach()
+
+
+class Remembers(Runs):
+    """Gives the last result again for the same tensor."""
+
+    last: tuple[Tensor | None, Tensor | None] = (None, None)
+
+    def map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        if Remembers.last[0] is not scores:
+            Remembers.last = scores, super().map(scores, lengths)
+        found = Remembers.last[1]
+        assert found is not None
+        return found
+
+
+class Reuses(Runs):
+    """Writes all results of a shape into one tensor."""
+
+    results: ClassVar[dict[Any, Tensor]] = {}
+
+    def map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        found = super().map(scores, lengths)
+        kept = Reuses.results.setdefault((found.shape, found.dtype), torch.empty_like(found))
+        return kept.copy_(found)
+
+
+class Overflows(KOfN):
+    """Sums exponentials in single precision."""
+
+    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        found = super()._marginals(scores, lengths)
+        exact = scores.dtype == torch.float64
+        return found if exact else torch.where(scores.exp().isposinf(), torch.inf, found)
+
+
+class WrongInSingle(MonotoneAlignment):
+    """Smoothed values are wrong in single precision alone."""
+
+    def smoothed_by_kernels(self, scores: Tensor, *arguments: Any) -> Tensor:
+        factor = 1.01 if scores.dtype == torch.float32 else 1.0
+        return factor * super().smoothed_by_kernels(scores, *arguments)
+
+
 class NotDrawnAgain(OneOfN):
     def _reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
         found = super()._reparameterize(scores, lengths)
@@ -428,6 +536,17 @@ WRONG: list[tuple[str, str, Structure]] = [
     ("log_count", "log_count: with -inf", Miscounts(2)),
     ("samples", "has the frequency .* expected", Uniform(2)),
     ("samples", "the same generator", Heedless(2)),
+    ("samples", "two calls without a generator give the same samples", Reseeded(2)),
+    ("samples", "changed the state of torch's default generator", DisturbsOthers(2)),
+    ("samples", "the same as that of an item of the same scores", SameForAllItems(2)),
+    ("samples", "the same as that of the next draw", InPairs(2)),
+    ("samples", "it has a gradient", Attached(2)),
+    ("log_potential", "the gradient of log_potential: scores of scale 1", Scaled(2)),
+    ("log_partition", "the gradient of the gradient of log_partition", OnceDifferentiable(2)),
+    ("determinism", "map: scores that were written to in place", Remembers()),
+    ("determinism", "map: a result after calls with other scores", Reuses()),
+    ("precision", "marginals: scores of scale 300 in float32", Overflows(2)),
+    ("precision", "smoothed_value: scores of torch.float32", WrongInSingle()),
     ("traces", "the mean gradient of log_probs", WrongTraces(2)),
     ("reparameterize", "the means of noisy and redrawn", NotDrawnAgain()),
     ("traces_drawn_again", "the means of noisy and redrawn", TracesNotDrawnAgain(2)),

@@ -84,6 +84,44 @@ class _Last(torch.autograd.Function):
         )
 
 
+def differentiable_once(values: Tensor, said: str) -> Tensor:
+    """Return the values, for a result that torch may differentiate in them only once.
+
+    This is for results in which constants take the place of functions of the values, as the best
+    point of a maximum. The first derivative is right, and the second would be too small.
+
+    Args:
+        said: how often the result can be differentiated, as a sentence without a period.
+    """
+    made = _DifferentiableOnce.apply(said, values)
+    assert isinstance(made, Tensor)
+    return made
+
+
+class _DifferentiableOnce(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(said: str, values: Tensor) -> Tensor:
+        return values.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[str, Tensor], output: Tensor) -> None:
+        ctx.said, values = inputs
+        ctx.save_for_backward(values)
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, tangent: Tensor) -> Tensor:
+        return tangent.clone()
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> Gradients:
+        if not torch.is_grad_enabled():
+            return None, upstream
+        sources = [one for one in (*ctx.saved_tensors, upstream) if one.requires_grad]
+        return None, _last(ctx.said, upstream, sources)
+
+
 # An internal module of torch.func, which has no public function for this. If it is missing, no
 # tensor counts as transformed.
 transforms = getattr(torch._C, "_functorch", None)
