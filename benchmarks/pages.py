@@ -77,7 +77,10 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "rationales": ("Rationales", ("learning_rationales", "learning_aspects", "explain")),
-    "pairs": ("Pairs of texts", ("learning_alignments", "learning_tree_lstm_pairs")),
+    "pairs": (
+        "Pairs of texts",
+        ("learning_alignments", "learning_tree_lstm_pairs", "learning_tree_lstm_pairs_encoder"),
+    ),
     "systems": ("Systems of the literature", ("learning_systems",)),
     "encoders": ("Pre-trained encoders", ("learning_transformers",)),
 }
