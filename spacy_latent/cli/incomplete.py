@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from wasabi import msg
 
-from spacy_latent.cli.messages import fail, failing
-from spacy_latent.cli.output import check_output, finished_first
+from spacy_latent.cli.messages import fail, failing, msg
+from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
@@ -108,10 +107,9 @@ def incomplete_cli(
         made, settings = remove_annotation(
             docs, Removal(keep, flags, full, wrong, label_sets, sources), seed, as_if_complete
         )
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with finished_first():
-        # User data only if there are any, because spaCy takes milliseconds per doc to read them.
-        DocBin(docs=made, store_user_data=any(doc.user_data for doc in made)).to_disk(output)
+    # User data only if there are any, because spaCy takes milliseconds per doc to read them.
+    has_user_data = any(doc.user_data for doc in made)
+    write_page(output, DocBin(docs=made, store_user_data=has_user_data).to_bytes())
     msg.good(f"{output}: {size_of(made)}")
     if not as_if_complete:
         print_settings(settings)
