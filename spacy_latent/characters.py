@@ -46,6 +46,14 @@ def escaped_lines(text: str) -> str:
     return "\n".join(map(escaped, text.split("\n")))
 
 
+def of_same_length(text: str) -> str:
+    """Return a text with U+FFFD for each character that is not harmless, except for line ends.
+
+    Offsets stay valid, unlike those of :func:`visible`.
+    """
+    return "".join(c if c in "\n\t" or is_harmless(c) else "\ufffd" for c in text)
+
+
 def on_one_line(text: str) -> str:
     """Return a word or name for a terminal.
 

@@ -23,6 +23,7 @@ from spacy_latent.annotations import (
     record_key,
     stored_records,
 )
+from spacy_latent.characters import of_same_length
 
 EXTENSION = "confidence"
 Place = tuple[int, int, str]
@@ -173,12 +174,13 @@ def to_displacy(doc: Doc, digits: int = 2, kb_url_template: str | None = None) -
                 "kb_id": escape(ent.kb_id_),
                 "kb_url": escape(url),
                 # In place of the label that displaCy would write.
-                "params": {"label": f"{escape(ent.label_)}{shown}"},
+                "params": {"label": f"{escape(of_same_length(ent.label_))}{shown}"},
             }
         )
     return {
-        "text": doc.text,
+        # displaCy escapes markup here, but no control characters.
+        "text": of_same_length(doc.text),
         "ents": drawn,
-        "title": None if title is None else escape(str(title)),
+        "title": None if title is None else escape(of_same_length(str(title))),
         "settings": get_doc_settings(doc),
     }

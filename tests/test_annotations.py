@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import subprocess
 import sys
+from base64 import b64encode
 from copy import deepcopy
 
 import numpy as np
@@ -567,9 +569,16 @@ def test_json_that_does_not_have_all_is_told(doc):
         assert not Doc(vocab).from_json(found)._.latent
     with pytest.warns(LatentWarning, match="tokens"):
         Doc(vocab, words=["other"])._.latent = doc._.latent
-    for broken in ("!", "AAAA", "wA=="):
+    records = ([[0, 3, {}]], [[0, 3, None]], [[0, 3, {"tokens": 2}]], [[{}, [], {}]])
+    packed = [b64encode(srsly.msgpack_dumps(each)).decode() for each in records]
+    for broken in ("!", "AAAA", "wA==", *packed):
         found["_"]["latent"]["x"]["stored"] = broken
         with pytest.raises(LatentError, match="'x'"):
             Doc(vocab).from_json(found)
+        assert gc.isenabled()
+        before = doc.copy()
+        with pytest.raises(LatentError, match="'x'"):
+            before._.latent = found["_"]["latent"]
+        assert not before._.latent
     with pytest.raises(LatentError, match="doc"):
         doc._.latent = [1, 2]

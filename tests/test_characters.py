@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spacy_latent.characters import columns, escaped, escaped_lines, on_one_line, visible
+from spacy_latent.characters import (
+    columns,
+    escaped,
+    escaped_lines,
+    of_same_length,
+    on_one_line,
+    visible,
+)
 from spacy_latent.visualize import render
 from spacy_latent.visualize.elements import inert_json, tag
 from spacy_latent.visualize.elements import text as heading
@@ -24,6 +31,7 @@ BAD = "a\u202eb", "a\u2066b", "a\x1b[2Jb", "a\x85b", "a\u2028b", "a\x00b", "a\ud
 @pytest.mark.parametrize("word", GOOD)
 def test_good_text_is_left_as_it_is(word: str) -> None:
     assert on_one_line(word) == escaped(word) == visible(word) == heading(word) == word
+    assert of_same_length(f"{word}\n\t{word}") == f"{word}\n\t{word}"
     doc = annotated("tags", [0, 1], words=[word, "x"])
     assert word in format_annotation(doc._.latent["encoder"])
     assert word in render(doc, style="tags", page=True, jupyter=False)

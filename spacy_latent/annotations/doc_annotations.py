@@ -11,7 +11,7 @@ from spacy.tokens import Doc
 
 from spacy_latent.annotations.as_json import to_json
 from spacy_latent.annotations.latent_annotation import LatentAnnotation
-from spacy_latent.annotations.records import packed, read, remove_all, unpack
+from spacy_latent.annotations.records import packed, read, remove, remove_all, unpack
 from spacy_latent.errors import LatentError, LatentWarning
 
 EXTENSION = "latent"
@@ -79,13 +79,15 @@ def restore(doc: Doc, value: object) -> None:
         try:
             if text is not None:
                 unpack(doc, name, text)
-        except (TypeError, ValueError) as error:
+            if name not in read(doc):
+                lost.append(name)
+        except Exception as error:
+            # The text may be anything, and so may the values in it.
+            remove(doc, name)
             raise LatentError(
-                f"doc._.latent: what is stored of {name!r} cannot be read ({error}). Write the doc "
-                "again with doc.to_json(underscore=['latent'])."
+                f"doc._.latent: what is stored of {name!r} cannot be read ({type(error).__name__}: "
+                f"{error}). Write the doc again with doc.to_json(underscore=['latent'])."
             ) from error
-        if name not in read(doc):
-            lost.append(name)
     if lost:
         warnings.warn(
             f"No structure of {', '.join(map(repr, lost))} is on the doc: its JSON is of other "

@@ -6,6 +6,7 @@ spaCy keeps the entry and moves it with the tokens.
 
 from __future__ import annotations
 
+import gc
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
     """Replace the structures that ``component`` has stored on ``doc``."""
     user_data: dict[Any, Any] = doc.user_data
     idx, length = doc.to_array([IDX, LENGTH]).astype("int64").T
-    _remove(doc, component)
+    remove(doc, component)
     if not spans:
         # A loop over docs then finds an annotation even on docs without anything to choose from.
         user_data[EMPTY] = {**user_data.get(EMPTY, {}), component: {}}
@@ -59,7 +60,8 @@ def remove_all(doc: Doc) -> None:
         del user_data[key]
 
 
-def _remove(doc: Doc, component: str) -> None:
+def remove(doc: Doc, component: str) -> None:
+    """Remove the structures of ``component`` from ``doc``."""
     user_data: dict[Any, Any] = doc.user_data
     for key, value in list(user_data.items()):
         if _is_ours(key) and component in value:
@@ -191,11 +193,16 @@ def unpack(doc: Doc, component: str, text: str) -> None:
     """Store on ``doc`` the text that :func:`packed` returned for a doc with the same tokens.
 
     Raises:
-        ValueError, TypeError: If the text is invalid.
+        ValueError, TypeError: If the text is invalid. The records are not checked.
     """
-    _remove(doc, component)
+    remove(doc, component)
     user_data: dict[Any, Any] = doc.user_data
-    for start, end, record in srsly.msgpack_loads(b64decode(text, validate=True)):
+    try:
+        rows = srsly.msgpack_loads(b64decode(text, validate=True))
+    finally:
+        # srsly turns the garbage collector off to read, and leaves it off after an error.
+        gc.enable()
+    for start, end, record in rows:
         key = (*EMPTY[:2], start, end)
         user_data[key] = {**user_data.get(key, {}), component: record}
 

@@ -234,9 +234,10 @@ def refuse_options_of_entities(asked: Request, kind: str) -> None:
 
 
 def save(nlp: Language, output: Path) -> None:
-    output.mkdir(parents=True, exist_ok=True)
+    from spacy_latent.distributed.directories import replace_entries
+
     with finished_first():
-        nlp.to_disk(output)
+        replace_entries(output, nlp.to_disk)
 
 
 def refuse_options(given: dict[str, bool], reason: str) -> None:

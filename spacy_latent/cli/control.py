@@ -8,6 +8,7 @@ import typer
 
 from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, GpuId
+from spacy_latent.cli.output import check_output
 from spacy_latent.cli.pipelines import import_code
 
 EXAMPLES = """
@@ -67,6 +68,7 @@ def control_cli(
         _be_verbose()
     if not config.is_file():
         fail(f"{config} does not exist. Give the config of a model.")
+    check_output(output / CONFIG_NAME)
     with failing("The control cannot be trained"):
         import_code(code)
         overrides = config_overrides(context.args)

@@ -14,7 +14,7 @@ from spacy_latent.cli.corpus import STDIN, lines_of_stdin, typed_text
 from spacy_latent.cli.messages import failing, msg
 from spacy_latent.cli.options import Code, GpuId, Model, Text, TextsAsJson
 from spacy_latent.cli.output import check_output, write_page
-from spacy_latent.cli.pipelines import load, prepare
+from spacy_latent.cli.pipelines import load, made_doc, prepare
 from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def explain_cli(
             try:
                 found = explain(
                     nlp,
-                    line,
+                    made_doc(nlp, line),
                     component,
                     label=label,
                     entity=entity,

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from wasabi import msg
 
-from spacy_latent.cli.messages import fail, failing
-from spacy_latent.cli.output import check_output, finished_first
+from spacy_latent.cli.messages import fail, failing, msg
+from spacy_latent.cli.output import check_output, write_page
+from spacy_latent.corpora.doc_files import stored_docs
 from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc
-    from spacy.vocab import Vocab
 
 EXAMPLES = """
 Examples:
@@ -42,19 +41,6 @@ def shares_in(text: str) -> list[float]:
         return [float(share) for share in text.split(",")]
     except ValueError:
         raise LatentError(f"--sources is {text!r}; expected numbers, as 0.9,0.7,0.5.") from None
-
-
-def _read(file: Path, vocab: Vocab) -> list[Doc]:
-    from spacy.tokens import DocBin
-
-    try:
-        return list(DocBin().from_disk(file).get_docs(vocab))
-    except Exception as error:
-        # As of any corpus: the user needs the name of the file and the reason.
-        raise LatentError(
-            f"{file} cannot be read as docs of spaCy ({type(error).__name__}: {error}). It was cut "
-            "short, or is another kind of file. Write it again."
-        ) from error
 
 
 def incomplete_cli(
@@ -103,15 +89,14 @@ def incomplete_cli(
     files = files_of(corpus, output)
     vocab = spacy.blank("xx").vocab
     with failing("Nothing was written"):
-        docs = [doc for file in files for doc in _read(file, vocab)]
+        docs = [doc for file in files for doc in stored_docs(file, vocab)]
         check_annotation(docs, corpus)
         made, settings = remove_annotation(
             docs, Removal(keep, flags, full, wrong, label_sets, sources), seed, as_if_complete
         )
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with finished_first():
-        # User data only if there are any, because spaCy takes milliseconds per doc to read them.
-        DocBin(docs=made, store_user_data=any(doc.user_data for doc in made)).to_disk(output)
+    # User data only if there are any, because spaCy takes milliseconds per doc to read them.
+    has_user_data = any(doc.user_data for doc in made)
+    write_page(output, DocBin(docs=made, store_user_data=has_user_data).to_bytes())
     msg.good(f"{output}: {size_of(made)}")
     if not as_if_complete:
         print_settings(settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 from wasabi import color
 
+from spacy_latent.characters import escaped, escaped_lines
 from spacy_latent.cli.added_structures import filled, loaded, with_refusal, with_structure
 from spacy_latent.cli.config_blocks import OWNERS, TEXTCATS, latent_block, owner_of
 from spacy_latent.cli.messages import fail, failing, msg
@@ -163,8 +165,9 @@ def init_cli(
         paths = f"--paths.train ./train.{ending} --paths.dev ./dev.{ending}"
         # Printed without wasabi, which would wrap lines that users want to copy.
         msg.good(f"Saved {output}", "You can now look for mistakes, and train:")
-        print(f"spacy latent debug {output} {paths}")
-        print(f"spacy train {output} --output ./training {paths}")
+        shown = shlex.quote(output)
+        print(f"spacy latent debug {shown} {paths}")
+        print(f"spacy train {shown} --output ./training {paths}")
 
 
 def check_files(config: str, output: str, force: bool) -> None:
@@ -264,14 +267,16 @@ def print_changes(before: Config, nlp: Language, out: TextIO) -> None:
     from spacy_latent.evaluation.mistakes import about_score_ranges, about_sentences
 
     after = nlp.config
-    colored = out.isatty()
+    colored = out.isatty() and msg.show_color
     lines = difflib.unified_diff(
         before.to_str().splitlines(), after.to_str().splitlines(), "before", "after", lineterm=""
     )
     for line in lines:
         shade = {"+": "green", "-": "red"}.get(line[:1]) if colored else None
+        # Names and paths in a config may hold anything.
+        line = escaped(line)
         print(color(line, fg=shade) if shade else line, file=out)
     for hint in [*hints(before, after), *about_gain(before, after)]:
-        print(f"Note: {hint}", file=out)
+        print(f"Note: {escaped_lines(hint)}", file=out)
     for diagnostic in [*about_sentences(nlp), *about_score_ranges(nlp)]:
-        print(f"{diagnostic.level.capitalize()}: {diagnostic.text}", file=out)
+        print(f"{diagnostic.level.capitalize()}: {escaped_lines(diagnostic.text)}", file=out)

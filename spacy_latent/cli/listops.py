@@ -90,6 +90,8 @@ def generate_cli(
     from spacy_latent import listops
 
     files = [output] if output.suffix == ".tsv" else [output / f"{name}.tsv" for name in SPLITS]
+    for path in files:
+        check_output(path)
     counts = counts_in(sizes, len(files))
     is_bounded = bool(min_depth or max_depth != MAX_DEPTH)
     if depth is not None and is_bounded:
@@ -123,7 +125,7 @@ def generate_cli(
                 splits = listops.generate(counts, names, **shared)
         except LatentError as error:
             fail(str(error))
-    with finished_first():
+    with failing("The expressions could not be written", OSError), finished_first():
         for path, expressions in zip(files, splits):
             listops.write(path, expressions)
     made = ", ".join(f"{count} {path.stem}" for path, count in zip(files, counts))

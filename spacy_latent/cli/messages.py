@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -19,8 +20,13 @@ WIDEST, SPACING = 30, 3
 class Messages(Printer):
     """Printer of wasabi that escapes control characters.
 
-    Columns are as wide as the terminal displays their cells.
+    Columns are as wide as the terminal displays their cells. Without colours if the environment has
+    NO_COLOR, which wasabi does not read.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.show_color = self.show_color and not os.environ.get("NO_COLOR")
 
     def text(self, title: Any = "", text: Any = "", *more: Any, **options: Any) -> Any:
         shown = escaped_lines(str(title)), escaped_lines(str(text))

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,18 +50,36 @@ def check_output(path: Path | None) -> None:
         fail(f"{path} cannot be written: there is no permission to", "Give another place.")
 
 
-def write_page(path: Path, page: str) -> None:
+def write_page(path: Path, page: str | bytes) -> None:
     """Write a file, or exit with an error; missing directories are created.
 
+    After an error the file is as it was before.
+
     Args:
-        page: HTML, SVG or other text.
+        page: HTML, SVG or other content.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with finished_first():
-            path.write_text(page, encoding="utf8")
+            _write(path, page)
     except OSError as error:
         fail(f"{path} cannot be written: {error.strerror}", "Give another place.")
+
+
+def _write(path: Path, content: str | bytes) -> None:
+    from spacy_latent.distributed.directories import replace_file
+
+    # Pipes and devices, such as /dev/stdout, cannot be replaced.
+    if not path.exists() or path.is_file():
+        # A directory may not be writable although the file is.
+        with suppress(PermissionError):
+            # A link stays a link.
+            replace_file(Path(os.path.realpath(path)), content)
+            return
+    if isinstance(content, str):
+        path.write_text(content, encoding="utf8")
+    else:
+        path.write_bytes(content)
 
 
 def write_json(path: Path, figures: object) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spacy_latent.cli.messages import fail
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -148,6 +148,20 @@ def not_calibrated(nlp: Language, docs: Iterable[Doc], names: Iterable[str]) -> 
     )
 
 
+def made_doc(nlp: Language, text: str) -> Doc:
+    """Return the tokens of a text.
+
+    Raises:
+        LatentError: If the text is longer than ``nlp.max_length``.
+    """
+    if len(text) > nlp.max_length:
+        raise LatentError(
+            f"A text has {number_of(len(text), 'character', ',')}, and the pipeline reads "
+            f"{nlp.max_length:,} at most. Divide it into several texts."
+        )
+    return nlp.make_doc(text)
+
+
 def annotated(
     nlp: Language,
     texts: Iterable[str | Doc],
@@ -161,7 +175,7 @@ def annotated(
     its component runs, so that it sees the same sentences as the component.
 
     Raises:
-        LatentError: If alternatives are requested and a component has none.
+        LatentError: If alternatives are requested and a component has none, or a text is too long.
     """
     from spacy_latent.pipeline.inspection import choose_components, inspect_pipe, latent_components
 
@@ -173,7 +187,7 @@ def annotated(
             "you see all parts that are at least so probable."
         )
     kept = 0.01 if threshold is None else min(0.01, threshold)
-    docs = (nlp.make_doc(text) if isinstance(text, str) else text for text in texts)
+    docs = (made_doc(nlp, text) if isinstance(text, str) else text for text in texts)
     # One text at a time, so that typed text is answered immediately.
     stream = inspect_pipe(
         nlp, docs, components=names, batch_size=1, threshold=kept, alternatives=alternatives

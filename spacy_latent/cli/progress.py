@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from spacy_latent.characters import escaped
 from spacy_latent.errors import number_of
 
 
@@ -13,7 +14,7 @@ def progress(docs: Iterable[Any], stage: str, total: int, unit: str = "doc") -> 
     from tqdm import tqdm
 
     # On standard error, and only if it is a terminal.
-    return tqdm(docs, desc=stage, total=total, unit=unit, disable=None, leave=False)
+    return tqdm(docs, desc=escaped(stage), total=total, unit=unit, disable=None, leave=False)
 
 
 class Stages:
@@ -29,7 +30,7 @@ class Stages:
         """Name a stage without items, or without the number of them."""
         if stage != self._last:
             self._last = stage
-            print(f"{stage} ...", file=sys.stderr, flush=True)
+            print(f"{escaped(stage)} ...", file=sys.stderr, flush=True)
 
     def __call__(
         self, docs: Iterable[Any], stage: str, total: int, unit: str = "doc"

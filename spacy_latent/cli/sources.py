@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from wasabi import msg
 
-from spacy_latent.cli.messages import fail
+from spacy_latent.cli.messages import fail, msg
 from spacy_latent.cli.options import Code, FindingsAsJson, Model
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import import_code, load

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from spacy_latent.characters import escaped_lines
 from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, GpuId
 from spacy_latent.errors import LatentError, number_of
@@ -53,6 +54,7 @@ def sweep_cli(
 
     if study.suffix in (".json", ".md"):
         fail(f"The study {study} would be overwritten by its table", "Call it sweep.log, or so.")
+    refuse_to_overwrite(study, [path for path in (config, grid, code) if path is not None])
     if code is not None and not code.is_file():
         fail(f"--code: {code} does not exist. Give a Python file.")
     with failing("The sweep could not be made"):
@@ -73,11 +75,26 @@ def sweep_cli(
         train = spacy_train(config, output, overrides, arguments)
         sweep(cells, study, train, identity=identity, progress=msg.text)
         rows = table(open_study(study, identity, cells), cells)
-    as_json, as_markdown = write_table(rows, study)
-    print(as_markdown.read_text(encoding="utf8"))
+    with failing("The table could not be written", OSError):
+        as_json, as_markdown = write_table(rows, study)
+        print(escaped_lines(as_markdown.read_text(encoding="utf8")))
     msg.good(f"The table is in {as_json} and {as_markdown}, the pipelines in {output}")
     if failed := sum(row["failed"] for row in rows):
         fail(f"{failed} of {number_of(len(cells), 'training')} failed; why is in their log.txt")
+
+
+def refuse_to_overwrite(study: Path, given: Sequence[Path]) -> None:
+    """Exit with an error if the table of a study would replace a file of something else."""
+    from spacy_latent.distributed.sweep import tables_of
+
+    for path in tables_of(study):
+        is_given = any(one.exists() and path.exists() and one.samefile(path) for one in given)
+        # The table of a study that was begun is its own.
+        if is_given or (path.exists() and not study.exists()):
+            fail(
+                f"The table of the study {study} would overwrite {path}",
+                "Give the study another name, or move that file.",
+            )
 
 
 def identity_of(config: str, *settings: object) -> str:

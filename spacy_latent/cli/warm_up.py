@@ -6,9 +6,8 @@ import time
 import warnings
 
 import typer
-from wasabi import msg
 
-from spacy_latent.cli.messages import fail, failing
+from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, Model
 from spacy_latent.cli.pipelines import import_code, load
 from spacy_latent.errors import LatentError, LatentWarning, number_of

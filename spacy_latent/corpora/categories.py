@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import isnan
+import json
+from math import isfinite
 from typing import Any
 
 from spacy_latent.errors import LatentError
@@ -23,8 +24,11 @@ def read_categories(row: dict[str, Any], place: str) -> dict[str, float] | None:
             f"{place}: 'cats' is {cats!r}; expected an object of labels and numbers, {example}."
         )
     for label, value in cats.items():
-        if not isinstance(value, (int, float)) or isnan(value):
-            shown = "NaN, which is not JSON" if value != value else repr(value)
+        if not isinstance(value, (int, float)) or not isfinite(value):
+            shown = repr(value)
+            if isinstance(value, float):
+                # As in the file.
+                shown = f"{json.dumps(value)}, which is not JSON"
             raise LatentError(
                 f"{place}: 'cats' has {label!r}: {shown}; expected a number, {example}."
             )

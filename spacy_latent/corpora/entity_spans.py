@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from spacy_latent.corpora.doc_files import stored_docs
 from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError, number_of
 
@@ -18,7 +19,7 @@ def write_spans(source: Path, target: Path, key: str) -> int:
 
     # With the names of documents.
     found, count = DocBin(store_user_data=True), 0
-    for doc in DocBin().from_disk(source).get_docs(spacy.blank("xx").vocab):
+    for doc in stored_docs(source, spacy.blank("xx").vocab):
         doc.spans[key] = list(doc.ents)
         count += len(doc.ents)
         found.add(doc)

@@ -70,7 +70,13 @@ class ParsedOnce:
         if self.keep is not None:
             path = self.keep / f"{_digest(nlp, pipes, examples)}.spacy"
             if path.exists():
-                return DocBin().from_disk(path)
+                try:
+                    return DocBin().from_disk(path)
+                except Exception as error:
+                    raise LatentError(
+                        f"ParsedOnce: {path} cannot be read ({type(error).__name__}: {error}). It "
+                        "was damaged. Delete it, and the texts are annotated again."
+                    ) from error
         docs: Iterable[Any] = (example.predicted for example in examples)
         for pipe in pipes:
             docs = pipe.pipe(docs, batch_size=BATCH)

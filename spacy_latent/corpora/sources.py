@@ -100,9 +100,11 @@ def _member(path: Path, name: str) -> bytes | None:
             for member in archive.namelist():
                 if Path(member).name == name:
                     return archive.read(member)
-    except zipfile.BadZipFile as error:
+    except Exception as error:
+        # Depending on the damage, zlib, the module of another compression or the operating system
+        # fails, or the archive seems to be encrypted.
         raise LatentError(
-            f"{path} is not a whole zip file ({error}). Delete it and run "
+            f"{path} is not a whole zip file ({type(error).__name__}: {error}). Delete it and run "
             "'python -m spacy project assets' again."
         ) from error
     return None

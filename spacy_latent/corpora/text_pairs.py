@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spacy_latent.corpora.categories import read_categories
+from spacy_latent.corpora.doc_files import stored_docs
 from spacy_latent.corpora.text_files import json_lines, opened
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
@@ -121,9 +122,7 @@ def read_docs(
         )
     path = Path(path)
     if _ending(path) == ".spacy":
-        from spacy.tokens import DocBin
-
-        yield from DocBin().from_disk(path).get_docs(nlp.vocab)
+        yield from stored_docs(path, nlp.vocab)
         return
     if _ending(path) not in WITH_FIELDS:
         raise LatentError(

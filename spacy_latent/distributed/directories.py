@@ -34,11 +34,44 @@ def replace_directory(path: Path, write: Callable[[Path], object]) -> None:
     _synchronize_entries(path.parent)
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Replace a file by one with this text; of several concurrent writers, the last one wins."""
-    made = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
-    made.write_text(text, encoding="utf8")
-    os.replace(made, path)
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Replace a file by one with this content; of several concurrent writers, the last one wins.
+
+    If that fails, for example on a full disk, the old file stays.
+    """
+    made = path.with_name(f".{uuid4().hex}.tmp")
+    try:
+        if isinstance(content, str):
+            made.write_text(content, encoding="utf8")
+        else:
+            made.write_bytes(content)
+        if path.exists():
+            shutil.copymode(path, made)
+        os.replace(made, path)
+    except BaseException:
+        with suppress(OSError):
+            made.unlink(missing_ok=True)
+        raise
+
+
+def replace_entries(path: Path, write: Callable[[Path], object]) -> None:
+    """Let ``write`` fill a temporary directory in ``path``, then move its entries up one by one.
+
+    Entries with the same names are replaced, and others stay. If ``write`` fails, for example on a
+    full disk, all old entries stay.
+    """
+    made = path / NEW
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(parents=True)
+    try:
+        write(made)
+        for entry in made.iterdir():
+            before = path / entry.name
+            if before.is_dir() and not before.is_symlink():
+                shutil.rmtree(before)
+            os.replace(entry, before)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
 
 
 @contextmanager

@@ -299,9 +299,14 @@ def table(study: Study, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
+def tables_of(study: Path) -> tuple[Path, Path]:
+    """Return the paths of a study's table, as JSON and as Markdown."""
+    return study.with_suffix(".json"), study.with_suffix(".md")
+
+
 def write_table(rows: Sequence[Mapping[str, Any]], study: Path) -> tuple[Path, Path]:
     """Write the table as JSON and as Markdown next to the study, and return the paths."""
-    as_json, as_markdown = study.with_suffix(".json"), study.with_suffix(".md")
+    as_json, as_markdown = tables_of(study)
     replace_file(as_json, json.dumps(list(rows), indent=2) + "\n")
     replace_file(as_markdown, markdown(rows))
     return as_json, as_markdown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -201,6 +202,9 @@ class StoredComponent(BatchedComponent):
                 f"{self.name}: the weights in {source} cannot be read ({error}). They were cut "
                 "short, or saved with another config. Copy or save the whole directory again."
             ) from error
+        finally:
+            # srsly turns the garbage collector off to read, and leaves it off after an error.
+            gc.enable()
 
     def _read_saved(self, data: bytes | str, source: str) -> dict[str, Any]:
         """Read the output of :meth:`_saved`.

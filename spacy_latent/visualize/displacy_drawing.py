@@ -13,6 +13,7 @@ from spacy.displacy.templates import TPL_FIGURE, TPL_PAGE
 from spacy.tokens import Doc
 
 from spacy_latent.annotations import LatentAnnotation, SpanStructure
+from spacy_latent.characters import of_same_length
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import find_kind
 from spacy_latent.visualize.drawing_options import settings_of
@@ -139,7 +140,18 @@ def make_drawings(
             drawings += _span_drawings(annotation, span, threshold, alternatives)
             if gold is not None and has_heads(gold) and "heads" in find_kind(span.kind).accessors:
                 drawings.append(_gold_drawing(gold, span.start, span.end))
-    return [{**drawing, "settings": settings} for drawing in drawings]
+    return [{**_harmless(drawing), "settings": settings} for drawing in drawings]
+
+
+def _harmless(value: Any) -> Any:
+    """Replace control characters and direction overrides, which displaCy draws as they are."""
+    if isinstance(value, str):
+        return of_same_length(value)
+    if isinstance(value, list):
+        return [_harmless(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _harmless(each) for key, each in value.items()}
+    return value
 
 
 def _span_drawings(

@@ -49,6 +49,7 @@ def test_another_encoding_is_named_with_what_to_do(tmp_path: Path, name: str) ->
     ("line", "what"),
     [
         ('{"text": "a", "cats": {"good": NaN}}', "'cats' has 'good': NaN, which is not JSON"),
+        ('{"text": "a", "cats": {"good": Infinity}}', "'good': Infinity, which is not JSON"),
         ('{"text": NaN}', "'text' is nan, not a text"),
         ('{"text": "a"', "not a JSON value"),
         ("[" * 100_000, "not a JSON value"),

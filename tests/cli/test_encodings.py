@@ -101,6 +101,16 @@ def test_json_is_json_in_every_encoding(run: Run, saved: Path) -> None:
     assert found["text"] == TEXT and LABEL in found["cats"]
 
 
+@pytest.mark.parametrize("command", ["show", "render", "explain"])
+def test_a_text_that_is_too_long_is_told(run: Run, saved: Path, command: str, nlp: Any) -> None:
+    more = ["-c", "latent_textcat"] if command == "explain" else []
+    text = b"I like London. " * 20
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nlp, "max_length", 200)
+        said = run(command, saved / "model", *more, stdin=text, code=1)
+    assert "300 characters" in " ".join(said.split())
+
+
 def test_pages_and_documents_are_in_utf_8(run: Run, saved: Path, tmp_path: Path) -> None:
     model, page = saved / "model", tmp_path / f"{LABEL}.html"
     run("render", model, saved / "texts.jsonl", page)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import re
+import shlex
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,9 @@ from spacy.training import Example
 from thinc.api import Adam
 
 from spacy_latent.cli.corpus import lines_of_stdin
+from spacy_latent.cli.messages import Messages
+from spacy_latent.cli.progress import Stages
+from spacy_latent.cli.sources import print_table
 from spacy_latent.visualize import render
 from tests.cli.commands import latent
 from tests.pipeline.small_pipelines import TOK2VEC, initialized, learn
@@ -106,6 +111,46 @@ def test_the_terminal_is_not_steered(trained: Any) -> None:
     # The colours of messages.
     printed = re.sub(r"\x1b\[(38;5;\d+|[01])m", "", printed)
     assert "name2" in printed and not FORBIDDEN.search(printed)
+
+
+def test_names_of_sources_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"label": HOSTILE[2], "precision": 0.5, "recall": 0.5, "tokens": 3.0}
+    print_table([{"source": source, **row} for source in HOSTILE], ("source", "label"))
+    printed = capsys.readouterr().out
+    assert "to the left" in printed and not FORBIDDEN.search(printed)
+
+
+def test_values_of_a_config_do_not_steer_the_terminal(tmp_path: Path) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("ner", name=f"ner{HOSTILE[2]}", config={"model": {"tok2vec": TOK2VEC}})
+    nlp.config["paths"]["train"] = HOSTILE[4]
+    nlp.config.to_disk(tmp_path / "a.cfg")
+    printed = latent("init", tmp_path / "a.cfg", tmp_path / "a b's.cfg", "--for", "entities").output
+    # Without the colours of messages.
+    printed = re.sub(r"\x1b\[(38;5;\d+|[01])m", "", printed)
+    assert "red" in printed and not FORBIDDEN.search(printed)
+    (command,) = (line for line in printed.splitlines() if line.startswith("spacy train"))
+    assert shlex.split(command)[2] == str(tmp_path / "a b's.cfg")
+
+
+def test_the_progress_of_a_pipeline_does_not_steer_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stages = Stages()
+    stages.begin(f"Loading {HOSTILE[2]}")
+    list(stages([1, 2], f"Predicting {HOSTILE[4]}", 2))
+    printed = capsys.readouterr().err
+    assert "red" in printed and "to the left" in printed and not FORBIDDEN.search(printed)
+
+
+@pytest.mark.parametrize("value", ["", "1"])
+def test_messages_have_no_colours_if_the_environment_says_so(
+    value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("ANSI_COLORS_DISABLED", raising=False)
+    monkeypatch.setenv("NO_COLOR", value)
+    Messages().good("done")
+    assert ("\x1b" in capsys.readouterr().out) == (not value)
 
 
 def test_labels_for_screen_readers_have_no_control_characters() -> None:

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import spacy
+from spacy.tokens import DocBin
 from typer.testing import CliRunner
 
+from spacy_latent.cli import calibrate
 from spacy_latent.cli.commands import latent_cli
 from spacy_latent.cli.output import check_output, write_page
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Let no file grow beyond 1,000 bytes."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize(
@@ -55,3 +74,89 @@ def test_what_can_be_written_is(tmp_path: Path) -> None:
 def test_commands_look_before_they_load_anything(arguments: list[str], tmp_path: Path) -> None:
     done = CliRunner().invoke(latent_cli, [*arguments, str(tmp_path)])
     assert done.exit_code == 1 and "is a folder" in " ".join(done.output.split())
+
+
+def test_on_a_full_disk_the_file_stays_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    for before in (None, "of before"):
+        if before is not None:
+            path.write_text(before)
+        for page in ("x" * 5000, b"x" * 5000):
+            with full_disk(), pytest.raises(SystemExit):
+                write_page(path, page)
+        assert [one.name for one in tmp_path.iterdir()] == ["page.html"] * (before is not None)
+    assert path.read_text() == "of before"
+
+
+def test_on_a_full_disk_the_pipeline_stays_as_it_was(tmp_path: Path) -> None:
+    first, second = spacy.blank("en"), spacy.blank("de")
+    for nlp in (first, second):
+        nlp.add_pipe("sentencizer")
+        nlp.vocab.strings.add("x" * 2000)
+    output = tmp_path / "model"
+    calibrate.save(first, output)
+    (output / "notes.txt").write_text("of the user")
+    with full_disk(), pytest.raises(OSError):
+        calibrate.save(second, output)
+    assert spacy.load(output).lang == "en"
+    calibrate.save(second, output)
+    assert spacy.load(output).lang == "de"
+    assert (output / "notes.txt").read_text() == "of the user"
+    assert not [one for one in output.iterdir() if one.name.startswith(".")]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other permissions and links")
+def test_links_permissions_and_pipes_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, link, pipe = (tmp_path / name for name in ("page.html", "link.html", "pipe.html"))
+    page.write_text("of before")
+    page.chmod(0o640)
+    link.symlink_to(page.name)
+    write_page(link, "new")
+    assert link.is_symlink() and page.read_text() == "new"
+    assert page.stat().st_mode & 0o777 == 0o640
+    os.mkfifo(pipe)
+    found: list[str] = []
+    reader = threading.Thread(target=lambda: found.append(pipe.read_text()))
+    reader.start()
+    write_page(pipe, "piped")
+    reader.join(30)
+    assert found == ["piped"] and pipe.is_fifo()
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    # A file that may be written in a directory that may not.
+    monkeypatch.setattr(os, "replace", refuse)
+    write_page(page, "newer")
+    assert page.read_text() == "newer" and len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["generate", "listops", "FILE/a.tsv", "--sizes", "3"],
+        ["incomplete", "CORPUS", "FILE/a.spacy", "--keep", "0.5"],
+        ["control", "CORPUS", "--output", "FILE/a"],
+    ],
+)
+def test_a_file_in_the_place_of_a_folder_is_told(arguments: list[str], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    nlp = spacy.blank("en")
+    doc = nlp.make_doc("a b")
+    doc.set_ents([])
+    DocBin(docs=[doc]).to_disk(tmp_path / "c.spacy")
+    places = {"FILE": str(tmp_path / "file"), "CORPUS": str(tmp_path / "c.spacy")}
+    for name, place in places.items():
+        arguments = [argument.replace(name, place) for argument in arguments]
+    done = CliRunner().invoke(latent_cli, arguments)
+    assert done.exit_code == 1 and isinstance(done.exception, SystemExit)
+    assert "is a file" in " ".join(done.output.split())
+
+
+def test_what_does_not_fit_on_the_disk_is_told(tmp_path: Path) -> None:
+    for name, option in (("a.tsv", "200"), ("folder", "200,1,1")):
+        with full_disk():
+            arguments = ["generate", "listops", str(tmp_path / name), "--sizes", option]
+            done = CliRunner().invoke(latent_cli, arguments)
+        assert done.exit_code == 1 and isinstance(done.exception, SystemExit)
+        assert "could not be written" in " ".join(done.output.split())

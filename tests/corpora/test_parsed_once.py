@@ -117,6 +117,17 @@ def test_kept_heads_serve_other_processes_until_parser_or_words_change(tmp_path:
     assert len(os.listdir(keep)) == 3
 
 
+def test_kept_heads_that_are_damaged_are_named(tmp_path: Path) -> None:
+    path, keep = corpus(tmp_path), tmp_path / "kept"
+    list(read_parsed_once_v1(path, keep=str(keep))(pipeline()))
+    (kept,) = keep.iterdir()
+    kept.write_bytes(kept.read_bytes()[:50])
+    with pytest.raises(LatentError, match=kept.name):
+        list(read_parsed_once_v1(path, keep=str(keep))(pipeline()))
+    kept.unlink()
+    assert len(list(read_parsed_once_v1(path, keep=str(keep))(pipeline()))) == len(TEXTS)
+
+
 def test_a_parse_is_let_go_of_with_its_pipeline(tmp_path: Path) -> None:
     nlp, read = pipeline(), read_parsed_once_v1(corpus(tmp_path))
     list(read(nlp))

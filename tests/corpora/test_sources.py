@@ -53,6 +53,24 @@ def test_archives_are_read_and_broken_ones_refused(tmp_path, monkeypatch):
     assert read_source(source, tmp_path) == "inside"
 
 
+def test_every_damage_of_an_archive_is_refused_or_does_no_harm(tmp_path, monkeypatch):
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    text = "".join(map(str, range(3000)))
+    source, path = make_source(text.encode(), "a.zip"), tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("sub/file.txt", text)
+    whole, refused = path.read_bytes(), 0
+    for at in range(0, len(whole), 19):
+        changed = bytearray(whole)
+        changed[at] ^= 1 << at % 8
+        path.write_bytes(changed)
+        try:
+            assert read_source(source, tmp_path) == text
+        except LatentError:
+            refused += 1
+    assert refused > len(whole) / 19 * 0.8
+
+
 def test_the_data_variable_comes_first(tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "file.txt").write_bytes(b"local")

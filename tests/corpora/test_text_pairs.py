@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import warnings
 
@@ -51,6 +52,14 @@ def test_the_second_text_begins_a_sentence(tmp_path):
         assert [sentence.text for sentence in doc.sents] == ["a dog", "it ran"]
     # A text alone is told nothing of its sentences.
     assert not any(doc.has_annotation("SENT_START") for doc in (docs[1], single.predicted))
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[:-9], lambda whole: b"", gzip.compress])
+def test_a_damaged_file_of_docs_is_named(damage, tmp_path):
+    path = tmp_path / "pairs.spacy"
+    path.write_bytes(damage(DocBin(docs=[make_pair_doc(nlp, "a dog", "it ran")]).to_bytes()))
+    with pytest.raises(LatentError, match=r"pairs\.spacy"):
+        read(path)
 
 
 def read(path, **options):

@@ -118,6 +118,23 @@ def test_a_file_that_is_no_study_is_left_as_it_is(
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize(("name", "given"), [("grid.json", "grid.json"), ("notes.md", "g.yaml")])
+def test_the_table_replaces_no_other_file(name: str, given: str, tmp_path: Path) -> None:
+    (tmp_path / given).write_text('{"training.dropout": [0.1]}')
+    (tmp_path / "config.cfg").write_text("[training]\n")
+    (tmp_path / name).touch()
+    before = (tmp_path / name).read_bytes()
+    study = tmp_path / f"{Path(name).stem}.log"
+    arguments = ["sweep", tmp_path / "config.cfg", "--grid", tmp_path / given, "--study", study]
+    for _ in range(2):
+        done = CliRunner().invoke(latent_cli, list(map(str, arguments)))
+        assert done.exit_code == 1 and name in "".join(done.output.split())
+        assert (tmp_path / name).read_bytes() == before
+        if name == given:
+            # A study that was begun with the grid under another name.
+            study.touch()
+
+
 def test_a_study_that_cannot_be_written_is_told(cells: list[Cell], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "file" / "sweep.log"):

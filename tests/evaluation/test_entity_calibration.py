@@ -703,3 +703,11 @@ def test_json_and_displacy(nlp: Language) -> None:
     doc.ents = [Span(doc, 2, 3, "<b>", kb_id="<i>")]
     html = displacy.render(confidence.to_displacy(doc), style="ent", manual=True, jupyter=False)
     assert "<b>" not in html and "<i>" not in html and "&lt;b&gt;" in html
+    doc = nlp.make_doc("I \x00 like \u202e\x1b London")
+    doc.ents = [Span(doc, 2, 3, "\u2066x")]
+    doc.user_data["title"] = "a\x07b"
+    drawn = confidence.to_displacy(doc)
+    html = displacy.render(drawn, style="ent", manual=True, jupyter=False)
+    assert not set("\x00\x07\x1b\u202e\u2066") & set(html)
+    (entry,) = drawn["ents"]
+    assert drawn["text"][entry["start"] : entry["end"]] == "like"

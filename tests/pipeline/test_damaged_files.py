@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +122,8 @@ def test_bytes_are_checked_as_files_are() -> None:
     for rest in (b"", b"no message", component.to_bytes()[:100]):
         with pytest.raises(LatentError, match="cut short"):
             component.from_bytes(rest)
+        # A service that goes on with the old weights needs it.
+        assert gc.isenabled()
 
 
 def test_weights_that_were_replaced_on_purpose_load_where_the_digest_is_taken_out(

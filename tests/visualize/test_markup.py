@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spacy.tokens import Doc
 
-from spacy_latent.visualize import render, render_svg
+from spacy_latent.visualize import make_drawings, render, render_svg
 from spacy_latent.visualize.markup import element, shortened, text, visible
 from spacy_latent.visualize.picture import stylesheet
 from spacy_latent.visualize.text_size import text_width, usual_width
@@ -87,6 +87,23 @@ def test_labels_and_names_are_inert_too():
     for style in ("tags", "entities", "heatmap"):
         check_inert(render(doc, style=style, page=True, jupyter=False))
         check_inert(render_svg(doc, style=style).replace(stylesheet(), ""))
+
+
+@pytest.mark.parametrize(
+    "kind, style", [("heads", "dep"), ("items", "ent"), ("tags", "span"), ("phrases", "span")]
+)
+def test_drawings_of_displacy_are_inert_too(kind, style):
+    for page in (True, False):
+        seen = Inspector()
+        markup = render(DOCS[kind], "encoder", style, page, jupyter=False)
+        seen.feed(markup)
+        assert not seen.tags & {"script", "img", "a", "b", "iframe"} and "日本語" in markup
+        assert not [name for name in seen.attributes if name.startswith("on")]
+        assert not set("\x00\x1b\x7f\x85\u2028\u202e\u2066\u2069\ufffe\r") & set(markup)
+    # Offsets are those of the text.
+    whole = DOCS[kind].text.rstrip()
+    for drawing in make_drawings(DOCS[kind]):
+        assert len(drawing.get("text", whole).rstrip()) == len(whole)
 
 
 def test_a_lone_surrogate_becomes_a_sign():
