@@ -372,6 +372,17 @@ def test_without_a_place_that_can_be_written_it_works_and_warns(small: Small) ->
     assert not small.kept.exists() and not (small.folder / "__pycache__").exists()
 
 
+def test_a_user_without_a_home_keeps_nothing_in_the_working_directory(small: Small) -> None:
+    """Somebody else may put machine code there. Its records are pickles."""
+    small.home.mkdir()
+    program = f"import os; os.chdir({str(small.home)!r})"
+    refused = READ_ONLY.format(folders=(str(small.folder),))
+    nowhere = {"NUMBA_CACHE_DIR": "", "XDG_CACHE_HOME": "~/.cache"}
+    result, _ = small.run(program + refused + CALL, **nowhere)
+    assert result == "3.0 0"
+    assert not list(small.home.iterdir())
+
+
 def test_what_is_kept_is_read_where_it_cannot_be_written(small: Small) -> None:
     """This happens in an image that another user runs than the one who made it."""
     small.run()

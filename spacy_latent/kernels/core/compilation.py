@@ -266,8 +266,11 @@ def _places(folder: Path) -> tuple[list[Path], Path | None]:
     written is still read, and the next one is tried.
     """
     name = f"{folder.name}_{hashlib.sha1(str(folder).encode()).hexdigest()}"
-    user = AppDirs(appname="numba", appauthor=False).user_cache_dir
-    candidates = [folder / "__pycache__", Path(user, name)]
+    user = Path(AppDirs(appname="numba", appauthor=False).user_cache_dir)
+    candidates = [folder / "__pycache__"]
+    # A user without a home has a folder named ~ in the working directory, where others may write.
+    if user.is_absolute():
+        candidates.append(user / name)
     if config.CACHE_DIR:
         candidates.insert(0, Path(config.CACHE_DIR, name))
     readable = []
