@@ -11,7 +11,7 @@ this column stays there.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,27 @@ ALONE = -2
 # Rows may take turns at lowering a price by tiny amounts. This bounds the bids per row, on average.
 # The remaining rows are matched by augmenting paths.
 BIDS = 2
+
+
+class Matching(NamedTuple):
+    """A matching of rows and columns, with the workspaces of the search for it.
+
+    Attributes:
+        matched: int32, the column of each row, FREE, or ALONE if the row stays without one.
+        partner, prices: int32 and float64, the row of each column, or FREE; and its price.
+        distance, reach, previous: for each column, its distance along the shortest path, the same
+            unless it is final, and the row before it.
+        visited: 0, or inf for a column whose distance is final. This excludes the column from every
+            comparison.
+    """
+
+    matched: np.ndarray
+    partner: np.ndarray
+    prices: np.ndarray
+    distance: np.ndarray
+    visited: np.ndarray
+    reach: np.ndarray
+    previous: np.ndarray
 
 
 @kernel
@@ -49,7 +70,14 @@ def _smallest(values, count):
 
 
 @kernel
-def _bid(costs, columns, unaligned, row, matched, partner, prices, reduced):
+def empty_matching(longest):
+    """Return a matching with room for ``longest`` rows and columns."""
+    whole, floats = np.empty((3, longest), dtype=np.int32), np.empty((4, longest))
+    return Matching(whole[0], whole[1], floats[0], floats[1], floats[2], floats[3], whole[2])
+
+
+@kernel
+def _bid(costs, unaligned, row, matching):
     """Put a free row in its cheapest column, by augmenting row reduction.
 
     The column's price falls until the column costs the row as much as the second cheapest.
@@ -57,7 +85,8 @@ def _bid(costs, columns, unaligned, row, matched, partner, prices, reduced):
     Returns:
         The row that held the column, or −1.
     """
-    row_costs = costs[row]
+    matched, partner, prices, reduced = matching[:4]
+    row_costs, columns = costs[row], costs.shape[1]
     for j in range(columns):
         reduced[j] = row_costs[j] - prices[j]
     first = _smallest(reduced, columns)
@@ -87,19 +116,14 @@ def _bid(costs, columns, unaligned, row, matched, partner, prices, reduced):
 
 
 @kernel
-def _augment(
-    costs, columns, unaligned, start, matched, partner, prices, distance, visited, reach, previous
-):
+def _augment(costs, unaligned, start, matching):
     """Match one more row, by the shortest augmenting path from it (Dijkstra 1959).
-
-    Args:
-        distance, visited, reach, previous: workspaces, one entry per column. ``visited`` is 0, or
-            inf for a column whose distance is final. This excludes the column from every
-            comparison.
 
     Returns:
         Whether there is a path.
     """
+    matched, partner, prices, distance, visited, reach, previous = matching
+    columns = costs.shape[1]
     for j in range(columns):
         distance[j] = np.inf
         visited[j] = 0.0
@@ -152,74 +176,56 @@ def _augment(
 
 
 @kernel
-def assign(
-    costs,
-    rows,
-    columns,
-    unaligned,
-    warm,
-    matched,
-    partner,
-    prices,
-    distance,
-    visited,
-    reach,
-    previous,
-):
+def free_all(costs, matching):
+    """Free all rows and columns, at price 0."""
+    for i in range(costs.shape[0]):
+        matching.matched[i] = FREE
+    for j in range(costs.shape[1]):
+        matching.partner[j], matching.prices[j] = FREE, 0.0
+
+
+@kernel
+def keep_cheapest(costs, matching):
+    """Free all rows of a matching for other costs, except those in their cheapest column.
+
+    This needs as many rows as columns, none of them unaligned: prices are then unrestricted.
+    """
+    matched, partner, prices = matching.matched, matching.partner, matching.prices
+    for j in range(costs.shape[1]):
+        partner[j] = FREE
+    for i in range(costs.shape[0]):
+        row_costs, cheapest = costs[i], np.inf
+        for j in range(costs.shape[1]):
+            cost = row_costs[j] - prices[j]
+            cheapest = cost if cost < cheapest else cheapest
+        best = matched[i]
+        if cheapest < np.inf and row_costs[best] - prices[best] == cheapest:
+            partner[best] = i
+        else:
+            matched[i] = FREE
+
+
+@kernel
+def assign(costs, unaligned, matching):
     """Find the cheapest assignment of each row to a different column.
 
     Args:
         costs: ``(rows, columns)`` float64, +inf if forbidden; no more rows than columns, except
             with ``unaligned``.
         unaligned: whether a row may stay without a column, at cost 0.
-        warm: whether to start from ``prices`` and ``matched`` of an earlier call with other costs.
-            This needs as many rows as columns, without ``unaligned``: prices are then unrestricted.
-        matched: ``(rows,)`` int32; written: the column of each row, ALONE if it has none.
-        partner, prices: ``(columns,)`` int32 and float64; written.
-        distance, visited, reach, previous: see :func:`_augment`.
+        matching: from :func:`free_all` or :func:`keep_cheapest`; written.
 
     Returns:
         Whether there is an assignment.
     """
-    for j in range(columns):
-        partner[j] = FREE
-    if warm:
-        for i in range(rows):
-            best, cheapest = -1, np.inf
-            row_costs = costs[i]
-            for j in range(columns):
-                cost = row_costs[j] - prices[j]
-                cheapest = cost if cost < cheapest else cheapest
-            best = matched[i]
-            if cheapest < np.inf and row_costs[best] - prices[best] == cheapest:
-                partner[best] = i
-            else:
-                matched[i] = FREE
-    else:
-        for i in range(rows):
-            matched[i] = FREE
-        for j in range(columns):
-            prices[j] = 0.0
-    bids = 0
+    rows, matched, bids = costs.shape[0], matching.matched, 0
     for i in range(rows):
         row = i if matched[i] == FREE else -1
         while row >= 0 and bids < BIDS * rows:
             bids += 1
-            row = _bid(costs, columns, unaligned, row, matched, partner, prices, distance)
+            row = _bid(costs, unaligned, row, matching)
     for i in range(rows):
-        if matched[i] == FREE and not _augment(
-            costs,
-            columns,
-            unaligned,
-            i,
-            matched,
-            partner,
-            prices,
-            distance,
-            visited,
-            reach,
-            previous,
-        ):
+        if matched[i] == FREE and not _augment(costs, unaligned, i, matching):
             return False
     return True
 
@@ -258,12 +264,8 @@ def best_assignments(start, stop, scores, lengths, unaligned, best, status):
     longest = 1
     for b in range(start, stop):
         longest = max(longest, lengths[b, 0], lengths[b, 1])
-    room = np.empty(longest * longest)
-    matched = np.empty(longest, dtype=np.int32)
-    partner = np.empty(longest, dtype=np.int32)
-    previous = np.empty(longest, dtype=np.int32)
-    prices, distance = np.empty(longest), np.empty(longest)
-    visited, reach = np.empty(longest), np.empty(longest)
+    room, matching = np.empty(longest * longest), empty_matching(longest)
+    matched = matching.matched
     for b in range(start, stop):
         rows, columns = lengths[b, 0], lengths[b, 1]
         short, long = min(rows, columns), max(rows, columns)
@@ -272,20 +274,8 @@ def best_assignments(start, stop, scores, lengths, unaligned, best, status):
         if read != FEASIBLE:
             status[b] = read
             continue
-        if not assign(
-            costs,
-            short,
-            long,
-            unaligned,
-            False,
-            matched,
-            partner,
-            prices,
-            distance,
-            visited,
-            reach,
-            previous,
-        ):
+        free_all(costs, matching)
+        if not assign(costs, unaligned, matching):
             status[b] = INFEASIBLE
             continue
         for i in range(short):

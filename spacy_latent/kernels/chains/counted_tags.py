@@ -433,31 +433,18 @@ def _weigh(emissions, first, final, weighed):
 
 
 @kernel
-def _sweep(emissions, chain, moves, targets, last, packed, workspace, gamma):
-    """Run the forward and the backward pass of an item.
-
-    Args:
-        moves, last: (K,) and (L,), see Counters.
-        workspace: ``left`` and ``share`` are written.
-        gamma: (n, K), zeros, where marginals of tags are written.
+def _sum_forward(weighed, moves, targets, packed, workspace, scales):
+    """Write the forward sums of an item to ``left``, with the scale of each token's sums.
 
     Returns:
-        Whether the sums are precise, and the log-partition without the shift of the weights.
+        Whether the sums are precise.
     """
-    (n, tags), size = emissions.shape, len(last)
-    rows, columns = packed.rows, packed.columns
-    height, width, stride = len(rows), len(columns), _stride(n, size)
-    before, current, right, left, share = workspace
-    spare, scales, weighed = np.empty(size), np.empty(n), np.empty((n + 1, tags))
-    itself, factors, shares = np.arange(width), np.zeros(width), np.empty(width)
-    column_of, has_column = _places(rows, columns, tags)
-    row_of, has_row = _places(columns, rows, tags)
-    ones = np.ones(width)
-    flat_before, flat = before.reshape(-1), current.reshape(-1)
-    flat_right = right.reshape(-1)
-    log_partition = _weigh(emissions, chain.first, chain.final, weighed)
-    if math.isnan(log_partition):
-        return False, log_partition
+    before, current, _, left, _ = workspace
+    n, tags, size = len(scales), weighed.shape[1], before.shape[1]
+    columns, flat_before, flat = packed.columns, before.reshape(-1), current.reshape(-1)
+    width, stride = len(columns), _stride(n, size)
+    spare, itself, factors = np.empty(size), np.arange(width), np.zeros(width)
+    column_of, has_column = _places(packed.rows, columns, tags)
     for i in range(n):
         at = i * size
         current[:width] = 0.0
@@ -474,7 +461,36 @@ def _sweep(emissions, chain, moves, targets, last, packed, workspace, gamma):
         scales[i] = _scale_rows(left, at, stride, flat, 0, size, itself, factors, 1.0, size)
         # With smaller ones, the sums of the backward pass could overflow.
         if scales[i] < TRUSTED:
-            return False, 0.0
+            return False
+    return True
+
+
+@kernel
+def _sweep(emissions, chain, moves, targets, last, packed, workspace, gamma):
+    """Run the forward and the backward pass of an item.
+
+    Args:
+        moves, last: (K,) and (L,), see Counters.
+        workspace: ``left`` and ``share`` are written.
+        gamma: (n, K), zeros, where marginals of tags are written.
+
+    Returns:
+        Whether the sums are precise, and the log-partition without the shift of the weights.
+    """
+    (n, tags), size, columns = emissions.shape, len(last), packed.columns
+    before, current, right, left, share = workspace
+    height, width, stride = len(packed.rows), len(columns), _stride(n, size)
+    flat_before, flat, flat_right = before.reshape(-1), current.reshape(-1), right.reshape(-1)
+    spare, scales, weighed = np.empty(size), np.empty(n), np.empty((n + 1, tags))
+    itself, ones = np.arange(width), np.ones(width)
+    shares, factors = np.empty(width), np.empty(width)
+    row_of, has_row = _places(columns, packed.rows, tags)
+    log_partition = _weigh(emissions, chain.first, chain.final, weighed)
+    if math.isnan(log_partition):
+        return False, log_partition
+    if not _sum_forward(weighed, moves, targets, packed, workspace, scales):
+        return False, 0.0
+    for i in range(n):
         log_partition += math.log(scales[i])
     _gather(weighed[n], columns, factors)
     for c in range(width):

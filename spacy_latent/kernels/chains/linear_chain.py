@@ -99,12 +99,24 @@ def largest(row):
 
 
 @kernel
+def longest_of(start, stop, lengths):
+    """Return the largest length of the items start .. stop−1, at least 1."""
+    longest = 1
+    for b in range(start, stop):
+        longest = max(longest, lengths[b])
+    return longest
+
+
+@kernel
+def table_of(tags):
+    """Return a workspace for transitions, padded by a vector after the last row."""
+    return np.zeros(tags * tags + LANES)[: tags * tags].reshape((tags, tags))
+
+
+@kernel
 def best_chains(start, stop, scores, lengths, tags, status):
     """Write the best tags as ``Family.best``: tags ``(B, N)``, −1 for padding."""
-    room = 1
-    for b in range(start, stop):
-        room = max(room, lengths[b])
-    count = scores.shape[3]
+    room, count = longest_of(start, stop, lengths), scores.shape[3]
     values = np.empty((room, count + LANES))
     spare = np.zeros((count + LANES, count), dtype=scores.dtype)
     for b in range(start, stop):
@@ -430,9 +442,7 @@ def sum_over_chains(
     start, stop, scores, lengths, along, operation, log_partition, result, kept, status
 ):
     """Compute the sums over chains as ``Family.total``, except HESSIAN_PRODUCT."""
-    room, tags = 1, scores.shape[3]
-    for b in range(start, stop):
-        room = max(room, lengths[b])
+    room, tags = longest_of(start, stop, lengths), scores.shape[3]
     # The numbers after a row must be finite (see backward_step).
     weights = np.zeros(room * tags * tags + LANES)[: room * tags * tags]
     weights = weights.reshape((room, tags, tags))
@@ -546,9 +556,7 @@ def product_with_hessian(start, stop, marginals, lengths, along, result, status)
     Its entry for a part is the covariance of this part and the sum of ``along`` over the parts of a
     chain: the probability of the part, times the expected sum given the part less the expected sum.
     """
-    room, tags = 1, marginals.shape[3]
-    for b in range(start, stop):
-        room = max(room, lengths[b])
+    room, tags = longest_of(start, stop, lengths), marginals.shape[3]
     mean, rest = np.empty((room, tags)), np.empty(tags)
     for b in range(start, stop):
         n = lengths[b]
@@ -568,9 +576,7 @@ def sample_chains(start, stop, scores, lengths, seeds, samples, status):
 
     Tags are ``(S, B, N)``, −1 for padding.
     """
-    room, tags = 1, scores.shape[3]
-    for b in range(start, stop):
-        room = max(room, lengths[b])
+    room, tags = longest_of(start, stop, lengths), scores.shape[3]
     left, shifts = np.empty((room, tags)), np.empty(room)
     top, column = np.empty(tags), np.empty(tags)
     for b in range(start, stop):
@@ -677,9 +683,7 @@ def k_best_chains(start, stop, scores, lengths, tags, totals, status):
         tags: ``(k, B, N)`` int32, −1 for padding and if there are fewer than k.
         totals: ``(k, B)`` float64, −inf if there are fewer than k.
     """
-    room, count, k = 1, scores.shape[3], len(tags)
-    for b in range(start, stop):
-        room = max(room, lengths[b])
+    room, count, k = longest_of(start, stop, lengths), scores.shape[3], len(tags)
     values = np.empty((2, count, k))
     origin = np.empty((room, count, k), dtype=np.int64)
     best, places = np.empty(k), np.empty(k, dtype=np.int64)

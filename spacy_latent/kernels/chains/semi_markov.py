@@ -14,6 +14,7 @@ large.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,7 +28,9 @@ from spacy_latent.kernels.chains.linear_chain import (
     log_backward_step,
     log_forward_step,
     log_sum,
+    longest_of,
     previous_of,
+    table_of,
 )
 from spacy_latent.kernels.core.compilation import FUSED, kernel
 from spacy_latent.kernels.core.draws import choose
@@ -35,6 +38,22 @@ from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION,
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, LARGE, NOT_FINITE, TOO_LARGE
 from spacy_latent.kernels.simd.exponential import exponential
 from spacy_latent.kernels.simd.vector import LANES, scan
+
+
+class Sums(NamedTuple):
+    """Logarithms of the sums over the ways to each node and from it, ``(N + 1, K)``.
+
+    Attributes:
+        level: ``(N + 1,)``, the number subtracted at each boundary.
+        begin, end: forward sums.
+        begin_after, end_after: backward sums.
+    """
+
+    level: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+    begin_after: np.ndarray
+    end_after: np.ndarray
 
 
 @kernel
@@ -49,18 +68,14 @@ def _split(item, longest):
 @kernel
 def _status(item, n, longest):
     """Return NOT_FINITE if a score that is read is NaN or +inf, else FEASIBLE."""
+    if n == 0:
+        return FEASIBLE
     segments = _split(item, longest)[0]
     _, wrong = scan(item[len(item) - item.shape[1] - 2 :].reshape(-1))
     for i in range(n):
         _, not_finite = scan(segments[i, : min(longest, n - i)].reshape(-1))
         wrong |= not_finite
     return NOT_FINITE if wrong else FEASIBLE
-
-
-@kernel
-def _table(labels):
-    """Return a workspace for transitions, padded by a vector after the last row."""
-    return np.zeros(labels * labels + LANES)[: labels * labels].reshape((labels, labels))
 
 
 @kernel
@@ -89,18 +104,15 @@ def best_segments(start, stop, scores, lengths, longest, codes, status):
     Args:
         codes: ``(B, N·L)``, written: the label of each segment, −1 if it is not chosen.
     """
-    room, labels = _room(start, stop, lengths), scores.shape[2]
+    room, labels = longest_of(start, stop, lengths) + 1, scores.shape[2]
     begin, end = np.empty((room, labels + LANES)), np.empty((room, labels))
-    last, table = np.empty(labels), _table(labels)
+    last, table = np.empty(labels), table_of(labels)
     for b in range(start, stop):
         n = lengths[b]
         codes[b] = -1
-        status[b] = FEASIBLE
-        if n == 0:
-            continue
         item = scores[b]
         status[b] = _status(item, n, longest)
-        if status[b] != FEASIBLE:
+        if n == 0 or status[b] != FEASIBLE:
             continue
         _best(item, n, longest, table, begin, end)
         segments, _, _, final = _split(item, longest)
@@ -125,6 +137,37 @@ def best_segments(start, stop, scores, lengths, longest, codes, status):
 
 
 @kernel(fastmath=FUSED)
+def _log_sums(segments, nodes, at, step, count, level, top, totals):
+    """Write logarithms of the sums over the segments with a boundary ``at``, for each label.
+
+    Args:
+        nodes: the sums at the other boundaries.
+        step, count: the other boundaries are at + step, …, at + step · count.
+        top: workspace.
+    """
+    labels = segments.shape[2]
+    for k in range(labels):
+        top[k] = -np.inf
+        totals[k] = 0.0
+    for length in range(1, count + 1):
+        other = at + step * length
+        i, j = min(at, other), max(at, other)
+        source, row, shift = nodes[other], segments[i, length - 1], level[i] - level[j]
+        for k in range(labels):
+            value = source[k] + (row[k] + shift)
+            top[k] = value if value > top[k] else top[k]
+    for length in range(1, count + 1):
+        other = at + step * length
+        i, j = min(at, other), max(at, other)
+        source, row, shift = nodes[other], segments[i, length - 1], level[i] - level[j]
+        for k in range(labels):
+            highest = top[k] if top[k] > -np.inf else 0.0
+            totals[k] += exponential(source[k] + (row[k] + shift) - highest)
+    for k in range(labels):
+        totals[k] = top[k] + math.log(totals[k]) if top[k] > -np.inf else -np.inf
+
+
+@kernel(fastmath=FUSED)
 def _log_forward(item, n, longest, level, begin, end, top):
     """Write logarithms of forward sums.
 
@@ -139,26 +182,9 @@ def _log_forward(item, n, longest, level, begin, end, top):
     for k in range(labels):
         begin[0, k] = first[k]
     for j in range(1, n + 1):
-        totals = end[j]
-        for k in range(labels):
-            top[k] = -np.inf
-            totals[k] = 0.0
-        for length in range(1, min(longest, j) + 1):
-            i = j - length
-            source, row, shift = begin[i], segments[i, length - 1], level[i] - level[j]
-            for k in range(labels):
-                value = source[k] + (row[k] + shift)
-                top[k] = value if value > top[k] else top[k]
-        for length in range(1, min(longest, j) + 1):
-            i = j - length
-            source, row, shift = begin[i], segments[i, length - 1], level[i] - level[j]
-            for k in range(labels):
-                highest = top[k] if top[k] > -np.inf else 0.0
-                totals[k] += exponential(source[k] + (row[k] + shift) - highest)
-        for k in range(labels):
-            totals[k] = top[k] + math.log(totals[k]) if top[k] > -np.inf else -np.inf
+        _log_sums(segments, begin, j, -1, min(longest, j), level, top, end[j])
         if j < n:
-            log_forward_step(totals, transitions, top, begin[j])
+            log_forward_step(end[j], transitions, top, begin[j])
     for k in range(labels):
         top[k] = end[n, k] + final[k]
     return log_sum(top[:labels])
@@ -167,41 +193,19 @@ def _log_forward(item, n, longest, level, begin, end, top):
 @kernel(fastmath=FUSED)
 def _log_backward(item, n, longest, level, begin, end, top):
     """Write logarithms of backward sums, with the arguments of :func:`_log_forward`."""
-    segments, transitions, first, final = _split(item, longest)
-    labels = len(first)
-    for k in range(labels):
+    segments, transitions, _, final = _split(item, longest)
+    for k in range(len(final)):
         end[n, k] = final[k]
     for i in range(n - 1, -1, -1):
-        totals = begin[i]
-        for k in range(labels):
-            top[k] = -np.inf
-            totals[k] = 0.0
-        for length in range(1, min(longest, n - i) + 1):
-            j = i + length
-            target, row, shift = end[j], segments[i, length - 1], level[i] - level[j]
-            for k in range(labels):
-                value = target[k] + (row[k] + shift)
-                top[k] = value if value > top[k] else top[k]
-        for length in range(1, min(longest, n - i) + 1):
-            j = i + length
-            target, row, shift = end[j], segments[i, length - 1], level[i] - level[j]
-            for k in range(labels):
-                highest = top[k] if top[k] > -np.inf else 0.0
-                totals[k] += exponential(target[k] + (row[k] + shift) - highest)
-        for k in range(labels):
-            totals[k] = top[k] + math.log(totals[k]) if top[k] > -np.inf else -np.inf
+        _log_sums(segments, end, i, 1, min(longest, n - i), level, top, begin[i])
         if i > 0:
-            log_backward_step(totals, transitions, end[i])
+            log_backward_step(begin[i], transitions, end[i])
 
 
 @kernel
-def _write_marginals(item, n, longest, level, total, begin, end, begin_after, end_after, result):
-    """Write the marginals.
-
-    Args:
-        begin, end: forward sums.
-        begin_after, end_after: backward sums.
-    """
+def _write_marginals(item, n, longest, total, sums, result):
+    """Write the marginals; ``total`` is the log-partition less level[n]."""
+    level, begin, end, begin_after, end_after = sums
     segments, transitions, first, final = _split(item, longest)
     of_segments, of_transitions, of_first, of_final = _split(result, longest)
     labels = len(first)
@@ -224,26 +228,19 @@ def _write_marginals(item, n, longest, level, total, begin, end, begin_after, en
 
 
 @kernel
-def _write_product(
-    item, n, longest, level, total, begin, end, begin_after, end_after, along, result, mean, rest
-):
-    """Write the Hessian product.
+def _expect_before(item, n, longest, sums, along, mean):
+    """Write the expected sums of ``along`` before each node, given the node.
 
     Args:
-        mean, rest: ``(2, N + 1, K)``, workspaces: expected sums of ``along`` before and after a
-            node, given the node. [0] is for ``begin``, [1] for ``end``.
+        mean: ``(2, N + 1, K)``, written: [0] is for ``begin``, [1] for ``end``.
     """
-    segments, transitions, first, final = _split(item, longest)
-    d_segments, d_transitions, d_first, d_final = _split(along, longest)
-    of_segments, of_transitions, of_first, of_final = _split(result, longest)
-    labels = len(first)
+    segments, transitions, first, _ = _split(item, longest)
+    d_segments, d_transitions, d_first, _ = _split(along, longest)
+    level, begin, end, labels = sums.level, sums.begin, sums.end, len(first)
     mean[:, : n + 1] = 0.0
-    rest[:, : n + 1] = 0.0
     for k in range(labels):
         if first[k] > -np.inf:
             mean[0, 0, k] = d_first[k]
-        if final[k] > -np.inf:
-            rest[1, n, k] = d_final[k]
     for j in range(1, n + 1):
         for length in range(1, min(longest, j) + 1):
             i = j - length
@@ -260,6 +257,19 @@ def _write_product(
                     share = exponential(end[j, p] + transitions[p, k] - begin[j, k])
                     if share > 0.0:
                         mean[0, j, k] += share * (mean[1, j, p] + d_transitions[p, k])
+
+
+@kernel
+def _expect_after(item, n, longest, sums, along, rest):
+    """Write the expected sums of ``along`` after each node, like :func:`_expect_before`."""
+    segments, transitions, _, final = _split(item, longest)
+    d_segments, d_transitions, _, d_final = _split(along, longest)
+    level, _, _, begin_after, end_after = sums
+    labels = len(final)
+    rest[:, : n + 1] = 0.0
+    for k in range(labels):
+        if final[k] > -np.inf:
+            rest[1, n, k] = d_final[k]
     for i in range(n - 1, -1, -1):
         for length in range(1, min(longest, n - i) + 1):
             j = i + length
@@ -276,6 +286,18 @@ def _write_product(
                     share = exponential(transitions[p, k] + begin_after[i, k] - end_after[i, p])
                     if share > 0.0:
                         rest[1, i, p] += share * (rest[0, i, k] + d_transitions[p, k])
+
+
+@kernel
+def _write_product(item, n, longest, total, sums, along, result, spare):
+    """Write the Hessian product; ``spare`` is a workspace ``(4, N + 1, K)``."""
+    mean, rest = spare[:2], spare[2:]
+    _expect_before(item, n, longest, sums, along, mean)
+    _expect_after(item, n, longest, sums, along, rest)
+    segments, transitions, first, final = _split(item, longest)
+    d_segments, d_transitions, _, d_final = _split(along, longest)
+    of_segments, of_transitions, of_first, of_final = _split(result, longest)
+    (level, begin, end, begin_after, end_after), labels = sums, len(first)
     whole = 0.0
     for k in range(labels):
         share = exponential(end[n, k] + final[k] - total)
@@ -328,34 +350,24 @@ def _covers(marginals, n, longest):
 
 
 @kernel
-def _room(start, stop, lengths):
-    longest = 1
-    for b in range(start, stop):
-        longest = max(longest, lengths[b])
-    return longest + 1
-
-
-@kernel
 def sum_over_segments(
     start, stop, scores, lengths, longest, along, operation, log_partition, result, kept, status
 ):
     """Compute the sums over segments as ``Family.total`` of kernels.autograd.operators."""
-    room, labels = _room(start, stop, lengths), scores.shape[2]
-    table, level, top = _table(labels), np.empty(room), np.empty(labels + LANES)
+    room, labels = longest_of(start, stop, lengths) + 1, scores.shape[2]
+    table, level, top = table_of(labels), np.empty(room), np.empty(labels + LANES)
     begin, end = np.empty((room, labels + LANES)), np.empty((room, labels))
     after = np.empty((2, room if operation != LOG_PARTITION else 0, labels))
+    sums = Sums(level, begin, end, after[0], after[1])
     spare = np.empty((4, room if operation == HESSIAN_PRODUCT else 0, labels))
     for b in range(start, stop):
         n = lengths[b]
         log_partition[b] = 0.0
-        status[b] = FEASIBLE
         if operation != LOG_PARTITION:
             result[b] = 0.0
-        if n == 0:
-            continue
         item = scores[b]
         status[b] = _status(item, n, longest)
-        if status[b] != FEASIBLE:
+        if n == 0 or status[b] != FEASIBLE:
             continue
         _best(item, n, longest, table, begin, end)
         _levels(n, end, level)
@@ -368,34 +380,26 @@ def sum_over_segments(
             continue
         _log_backward(item, n, longest, level, after[0], after[1], top)
         if operation == MARGINALS:
-            _write_marginals(
-                item, n, longest, level, total, begin, end, after[0], after[1], result[b]
-            )
+            _write_marginals(item, n, longest, total, sums, result[b])
             if abs(log_partition[b]) > LARGE and not _covers(result[b], n, longest):
                 status[b] = TOO_LARGE
         else:
-            _write_product(
-                *(item, n, longest, level, total, begin, end, after[0], after[1]),
-                *(along[b], result[b], spare[:2], spare[2:]),
-            )
+            _write_product(item, n, longest, total, sums, along[b], result[b], spare)
 
 
 @kernel
 def sample_segments(start, stop, scores, lengths, longest, seeds, samples, status):
     """Draw samples as ``Family.sample``: codes as in best_segments, ``(S, B, N·L)``."""
-    room, labels = _room(start, stop, lengths), scores.shape[2]
-    table, level, top = _table(labels), np.empty(room), np.empty(labels + LANES)
+    room, labels = longest_of(start, stop, lengths) + 1, scores.shape[2]
+    table, level, top = table_of(labels), np.empty(room), np.empty(labels + LANES)
     begin, end = np.empty((room, labels + LANES)), np.empty((room, labels))
     column = np.empty(max(labels, longest))
     for b in range(start, stop):
         n = lengths[b]
         samples[:, b] = -1
-        status[b] = FEASIBLE
-        if n == 0:
-            continue
         item = scores[b]
         status[b] = _status(item, n, longest)
-        if status[b] != FEASIBLE:
+        if n == 0 or status[b] != FEASIBLE:
             continue
         _best(item, n, longest, table, begin, end)
         _levels(n, end, level)
@@ -428,7 +432,7 @@ def sample_segments(start, stop, scores, lengths, longest, seeds, samples, statu
 @kernel
 def k_best_segments(start, stop, scores, lengths, longest, codes, totals, status):
     """Write the k best like linear_chain.k_best_chains, with codes as in best_segments."""
-    room, labels, count = _room(start, stop, lengths), scores.shape[2], len(codes)
+    room, labels, count = longest_of(start, stop, lengths) + 1, scores.shape[2], len(codes)
     begin, end = np.empty((room, labels, count)), np.empty((room, labels, count))
     # Sources of the entries: length · k + rank, and previous label · k + rank.
     from_begin = np.empty((room, labels, count), dtype=np.int64)

@@ -192,28 +192,38 @@ def _backward(after, weights, extents, result):
 
 
 @kernel(fastmath=ANY_ORDER)
+def _weigh(emissions, chain, factors, right):
+    """Write the weights of all tags at each token, and of the last tag, by column.
+
+    Returns:
+        The logarithm by which products of weights are too small; NaN if a score is NaN or +inf.
+    """
+    n, tags = factors.shape
+    row, order, shift = np.empty(tags), chain.order, (n - 1) * chain.shift
+    for i in range(n):
+        for c in range(tags):
+            row[c] = emissions[i, order[c]]
+        if i == 0:
+            for c in range(tags):
+                row[c] += chain.first[order[c]]
+        shift += weigh(row, factors[i])
+    for c in range(tags):
+        row[c] = chain.final[order[c]]
+    return shift + weigh(row, right[:tags])
+
+
+@kernel(fastmath=ANY_ORDER)
 def _sum(emissions, chain, left, share, gamma):
     """Compute the sums of an item like tag_sequence._sweep, with ``left`` and ``share`` by column.
 
     Returns:
         Whether they are precise; and the log-partition, NaN if a score is NaN or +inf.
     """
-    first, final, shift, weights, order, place, extents, _ = chain
-    n = len(emissions)
-    tags, rows = len(order), len(place)
-    row, right, scales = np.empty(tags), np.zeros(tags + LANES), np.empty(n)
+    weights, order, place, extents = chain.weights, chain.order, chain.place, chain.extents
+    n, tags, rows = len(emissions), len(order), len(place)
+    right, scales = np.zeros(tags + LANES), np.empty(n)
     before, factors = np.empty(rows), np.empty((n, tags))
-    log_partition = (n - 1) * shift
-    for i in range(n):
-        for c in range(tags):
-            row[c] = emissions[i, order[c]]
-        if i == 0:
-            for c in range(tags):
-                row[c] += first[order[c]]
-        log_partition += weigh(row, factors[i])
-    for c in range(tags):
-        row[c] = final[order[c]]
-    log_partition += weigh(row, right[:tags])
+    log_partition = _weigh(emissions, chain, factors, right)
     if math.isnan(log_partition):
         return False, log_partition
     left[0, :tags] = factors[0]

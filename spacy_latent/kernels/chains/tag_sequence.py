@@ -26,7 +26,9 @@ from spacy_latent.kernels.chains.linear_chain import (
     log_backward_step,
     log_forward_step,
     log_sum,
+    longest_of,
     scaled,
+    table_of,
     trace_k_best,
     weigh,
 )
@@ -54,18 +56,12 @@ def _status(item, n):
     """
     found, rows = FEASIBLE, len(item)
     room = rows - item.shape[1] - 2
-    for i in range(rows):
+    for i in range(rows if n > 0 else 0):
         if i < n or i >= room:
             _, wrong = scan(item[i])
             if wrong:
                 found = NOT_FINITE
     return found
-
-
-@kernel
-def _table(tags):
-    """Return a workspace for transitions, padded by a vector after the last row."""
-    return np.zeros(tags * tags + LANES)[: tags * tags].reshape((tags, tags))
 
 
 @kernel
@@ -78,14 +74,6 @@ def _copy(source, target):
     for i in range(len(source)):
         for j in range(source.shape[1]):
             target[i, j] = source[i, j]
-
-
-@kernel
-def _longest(start, stop, lengths):
-    longest = 1
-    for b in range(start, stop):
-        longest = max(longest, lengths[b])
-    return longest
 
 
 @kernel
@@ -105,11 +93,8 @@ def best_sequences(start, stop, scores, lengths, tags, status):
         n, item = lengths[b], scores[b]
         for i in range(room):
             tags[b, i] = -1
-        status[b] = FEASIBLE
-        if n == 0:
-            continue
         status[b] = _status(item, n)
-        if status[b] != FEASIBLE:
+        if n == 0 or status[b] != FEASIBLE:
             continue
         for p in range(count):
             for t in range(count):
@@ -141,18 +126,10 @@ def best_sequences(start, stop, scores, lengths, tags, status):
 
 
 @kernel(fastmath=ANY_ORDER)
-def _sweep(item, n, weights, factors, left, share, gamma, rows):
-    """Run the forward and the backward pass.
+def _forward(item, n, weights, factors, left, rows):
+    """Run the forward pass with the arguments of :func:`_sweep`, and return what it returns.
 
-    Args:
-        rows: workspace (3, at least n + K).
-        weights, factors: (K, K) and (n, K), written: exponentials of transitions and emissions.
-        left, share: (n, K), written. The marginal of the pair p, t at positions i − 1 and i is
-            left[i − 1, p] · weights[p, t] · share[i, t].
-        gamma: (n, K), written: the marginals of tags.
-
-    Returns:
-        Whether the sums are precise, and the log-partition.
+    In ``rows`` it leaves the scales of the sums and the weights of the last tag.
     """
     tags = len(weights)
     room = len(item) - tags - 2
@@ -189,6 +166,28 @@ def _sweep(item, n, weights, factors, left, share, gamma, rows):
     log_partition += math.log(total)
     for i in range(n):
         log_partition += math.log(scales[i])
+    return True, log_partition
+
+
+@kernel(fastmath=ANY_ORDER)
+def _sweep(item, n, weights, factors, left, share, gamma, rows):
+    """Run the forward and the backward pass.
+
+    Args:
+        rows: workspace (3, at least n + K).
+        weights, factors: (K, K) and (n, K), written: exponentials of transitions and emissions.
+        left, share: (n, K), written. The marginal of the pair p, t at positions i − 1 and i is
+            left[i − 1, p] · weights[p, t] · share[i, t].
+        gamma: (n, K), written: the marginals of tags.
+
+    Returns:
+        Whether the sums are precise, and the log-partition.
+    """
+    tags = len(weights)
+    scales, right = rows[0], rows[1, :tags]
+    precise, log_partition = _forward(item, n, weights, factors, left, rows)
+    if not precise:
+        return False, 0.0
     share[:n] = 0.0
     for i in range(n - 1, -1, -1):
         current, factor, sharing, tag_marginals = left[i], factors[i], share[i], gamma[i]
@@ -373,8 +372,8 @@ def sum_over_sequences(
     start, stop, scores, lengths, along, operation, log_partition, result, kept, status
 ):
     """Compute the sums over sequences as ``Family.total`` of kernels.autograd.operators."""
-    room, tags = _longest(start, stop, lengths), scores.shape[2]
-    weights, pairs = _table(tags), np.empty((tags, tags))
+    room, tags = longest_of(start, stop, lengths), scores.shape[2]
+    weights, pairs = table_of(tags), np.empty((tags, tags))
     left, share = np.empty((room, tags + LANES)), np.empty((room, tags + LANES))
     factors, gamma = np.empty((room, tags)), np.empty((room, tags))
     rows = np.empty((3, room + tags))
@@ -382,14 +381,11 @@ def sum_over_sequences(
     for b in range(start, stop):
         n = lengths[b]
         log_partition[b] = 0.0
-        status[b] = FEASIBLE
         if operation != LOG_PARTITION:
             result[b] = 0.0
-        if n == 0:
-            continue
         item = scores[b]
         status[b] = _status(item, n)
-        if status[b] != FEASIBLE:
+        if n == 0 or status[b] != FEASIBLE:
             continue
         plain, total = _sweep(item, n, weights, factors, left, share, gamma, rows)
         if not plain:
@@ -408,16 +404,13 @@ def sum_over_sequences(
 def sample_sequences(start, stop, scores, lengths, seeds, samples, status):
     """Draw samples as ``Family.sample``: tags ``(S, B, N)``, −1 for padding."""
     tags = scores.shape[2]
-    left = np.empty((_longest(start, stop, lengths), tags + LANES))
+    left = np.empty((longest_of(start, stop, lengths), tags + LANES))
     top, column = np.empty(tags), np.empty(tags)
     for b in range(start, stop):
         n = lengths[b]
         samples[:, b] = -1
-        status[b] = FEASIBLE
-        if n == 0:
-            continue
         status[b] = _status(scores[b], n)
-        if status[b] != FEASIBLE:
+        if n == 0 or status[b] != FEASIBLE:
             continue
         if _log_forward(scores[b], n, left, top) == -np.inf:
             status[b] = INFEASIBLE
@@ -441,7 +434,7 @@ def k_best_sequences(start, stop, scores, lengths, tags, totals, status):
     """Write the k best sequences like kernels.chains.linear_chain.k_best_chains."""
     count, k = scores.shape[2], len(tags)
     values = np.empty((2, count, k))
-    origin = np.empty((_longest(start, stop, lengths), count, k), dtype=np.int64)
+    origin = np.empty((longest_of(start, stop, lengths), count, k), dtype=np.int64)
     best, places = np.empty(k), np.empty(k, dtype=np.int64)
     for b in range(start, stop):
         n = lengths[b]
@@ -505,11 +498,8 @@ def follow_sequences(
             steps[b, i] = 0.0
             for t in range(count):
                 marginals[b, i, t] = 0.0
-        status[b] = FEASIBLE
-        if n == 0:
-            continue
         status[b] = _status(scores[b], n)
-        if status[b] != FEASIBLE:
+        if n == 0 or status[b] != FEASIBLE:
             continue
         gamma, path = marginals[b], tags[b]
         plain, _ = _sweep(scores[b], n, weights, factors, left, share, gamma, rows)
@@ -535,7 +525,7 @@ def follow_in_logarithms(
     start, stop, scores, lengths, tags, pairs, marginals, steps, pair_steps, status
 ):
     """Solve the items that :func:`follow_sequences` has left UNSOLVED, on logarithms."""
-    room, count = _longest(start, stop, lengths), scores.shape[2]
+    room, count = longest_of(start, stop, lengths), scores.shape[2]
     left, share = np.empty((room, count + LANES)), np.empty((room, count + LANES))
     for b in range(start, stop):
         if status[b] != UNSOLVED:

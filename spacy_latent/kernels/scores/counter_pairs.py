@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,8 +34,7 @@ BOUNDED, SEEN = 5, 8
 LIMIT = 1.0
 
 
-@dataclass
-class Rows:
+class Rows(NamedTuple):
     """Pairs of positions i < j, in rows of pairs with the same item and the same i.
 
     Attributes:
@@ -72,8 +71,19 @@ class Rows:
         return min(max(PAIRS, int(np.diff(self.begin).max(initial=0))), int(self.begin[-1]))
 
 
+class Terms(NamedTuple):
+    """The additions to the second layer for heads and modifiers, and the weights of its output.
+
+    The gradient of each is a record of the same kind.
+    """
+
+    heads: np.ndarray
+    modifiers: np.ndarray
+    output: np.ndarray
+
+
 @kernel
-def differences(item, place, begin, values, lengths, inner, seen):
+def differences(rows, values, lengths, inner, seen):
     """Write the inputs of the perceptron to ``seen`` (8·K + 2, pairs), before clipping and exp.
 
     Rows come in groups of K, one row for each counter. The groups are v_j − v_i, minimum − v_i,
@@ -86,12 +96,12 @@ def differences(item, place, begin, values, lengths, inner, seen):
     count = values.shape[2]
     infinite = values.dtype.type(np.inf)
     one, two = values.dtype.type(1), values.dtype.type(2)
-    for r in range(len(item)):
-        b, i = item[r], place[r]
+    for r in range(len(rows.item)):
+        b, i = rows.item[r], rows.place[r]
         for k in range(count):
             own = values[b, i, k]
             low, high = (infinite, -infinite) if inner else (own, own)
-            p = begin[r]
+            p = rows.begin[r]
             for j in range(i + 1, lengths[b]):
                 value = values[b, j, k]
                 seen[k, p] = value - own
@@ -105,7 +115,7 @@ def differences(item, place, begin, values, lengths, inner, seen):
                 low = value if value < low else low
                 high = value if value > high else high
                 p += 1
-        p = begin[r]
+        p = rows.begin[r]
         for j in range(i + 1, lengths[b]):
             seen[SEEN * count, p] = math.exp(i - j)
             seen[SEEN * count + 1, p] = 1.0
@@ -118,7 +128,7 @@ def _within_limit(result, change):
 
 
 @kernel
-def differences_gradient(item, place, begin, values, lengths, inner, seen, change, result):
+def differences_gradient(rows, values, lengths, inner, seen, change, result):
     """Add the gradient of the values to ``result`` (B, n, K).
 
     Args:
@@ -129,14 +139,14 @@ def differences_gradient(item, place, begin, values, lengths, inner, seen, chang
     count = values.shape[2]
     infinite, one = values.dtype.type(np.inf), values.dtype.type(1)
     two, eight = values.dtype.type(2), values.dtype.type(8)
-    for r in range(len(item)):
-        b, i = item[r], place[r]
+    for r in range(len(rows.item)):
+        b, i = rows.item[r], rows.place[r]
         for k in range(count):
             own = values[b, i, k]
             low, high = (infinite, -infinite) if inner else (own, own)
             low_place, high_place = i, i
             of_own = own - own
-            p = begin[r]
+            p = rows.begin[r]
             for j in range(i + 1, lengths[b]):
                 value = values[b, j, k]
                 low_first = _within_limit(seen[count + k, p], change[count + k, p])
@@ -163,17 +173,17 @@ def differences_gradient(item, place, begin, values, lengths, inner, seen, chang
 
 
 @kernel(fastmath=ANY_ORDER)
-def outputs(item, place, begin, lengths, hidden, heads, modifiers, output, scores):
+def outputs(rows, lengths, hidden, terms, scores):
     """Write scores[b, h, m] = Σ output · max(0, hidden + heads[b, h] + modifiers[b, m]).
 
     Args:
         hidden: ``(pairs, 1 or 2, H)``, first for h = i and m = j, then for h = j and m = i.
     """
-    orders, units = hidden.shape[1:]
+    (orders, units), (heads, modifiers, output) = hidden.shape[1:], terms
     zero = hidden.dtype.type(0)
-    for r in range(len(item)):
-        b, i = item[r], place[r]
-        p = begin[r]
+    for r in range(len(rows.item)):
+        b, i = rows.item[r], rows.place[r]
+        p = rows.begin[r]
         for j in range(i + 1, lengths[b]):
             for order in range(orders):
                 h, m = (i, j) if order == 0 else (j, i)
@@ -186,31 +196,19 @@ def outputs(item, place, begin, lengths, hidden, heads, modifiers, output, score
 
 
 @kernel(fastmath=ANY_ORDER)
-def outputs_gradient(
-    item,
-    place,
-    begin,
-    lengths,
-    hidden,
-    heads,
-    modifiers,
-    output,
-    change,
-    of_heads,
-    of_modifiers,
-    of_output,
-):
-    """Overwrite ``hidden`` with its gradient, and add to the gradients of the other arguments.
+def outputs_gradient(rows, lengths, hidden, terms, change, result):
+    """Overwrite ``hidden`` with its gradient, and add to the gradients of the terms.
 
     Args:
         change: the gradient of the scores, ``(B, n, n)``.
-        of_heads, of_modifiers, of_output: the gradients to add to.
+        result: the gradients to add to.
     """
-    orders, units = hidden.shape[1:]
+    (orders, units), (heads, modifiers, output) = hidden.shape[1:], terms
+    of_heads, of_modifiers, of_output = result
     zero = hidden.dtype.type(0)
-    for r in range(len(item)):
-        b, i = item[r], place[r]
-        p = begin[r]
+    for r in range(len(rows.item)):
+        b, i = rows.item[r], rows.place[r]
+        p = rows.begin[r]
         for j in range(i + 1, lengths[b]):
             for order in range(orders):
                 h, m = (i, j) if order == 0 else (j, i)
@@ -236,9 +234,7 @@ class Weights:
     lengths: np.ndarray
     first: Tensor
     hidden: Tensor
-    heads: np.ndarray
-    modifiers: np.ndarray
-    output: np.ndarray
+    terms: Terms
     inner: bool
 
     @classmethod
@@ -246,7 +242,8 @@ class Weights:
         on_cpu = [tensor.detach().cpu().contiguous() for tensor in tensors]
         values, lengths, first, hidden, *others = on_cpu
         heads, modifiers, output = (tensor.numpy() for tensor in others)
-        return cls(values.numpy(), lengths.numpy(), first, hidden, heads, modifiers, output, inner)
+        terms = Terms(heads, modifiers, output)
+        return cls(values.numpy(), lengths.numpy(), first, hidden, terms, inner)
 
     def cost(self) -> float:
         """Return the estimated nanoseconds of a pair."""
@@ -275,15 +272,7 @@ class _Layers:
         given, pairs = self.given, int(rows.begin[-1])
         count, units = given.values.shape[2], len(given.hidden)
         seen, one, two = self._seen[:, :pairs], self._one[:pairs], self._two[:pairs]
-        differences(
-            rows.item,
-            rows.place,
-            rows.begin,
-            given.values,
-            given.lengths,
-            given.inner,
-            seen.numpy(),
-        )
+        differences(rows, given.values, given.lengths, given.inner, seen.numpy())
         seen[BOUNDED * count : SEEN * count].square_().neg_().exp_()
         seen[: BOUNDED * count].clamp_(-LIMIT, LIMIT)
         torch.mm(seen.t(), given.first, out=one).relu_()
@@ -298,17 +287,7 @@ def _score(
     layers = _Layers(given, room)
     for block in blocks[start:stop]:
         _, _, two = layers.run(block)
-        outputs(
-            block.item,
-            block.place,
-            block.begin,
-            given.lengths,
-            two.numpy(),
-            given.heads,
-            given.modifiers,
-            given.output,
-            scores,
-        )
+        outputs(block, given.lengths, two.numpy(), given.terms, scores)
 
 
 @dataclass
@@ -328,10 +307,8 @@ class Gradients:
 
     @classmethod
     def of(cls, given: Weights) -> Gradients:
-        values, heads, modifiers = given.values, given.heads, given.modifiers
-        return cls(
-            np.zeros_like(values), np.zeros_like(heads), np.zeros_like(modifiers), {}, {}, {}
-        )
+        values, terms = np.zeros_like(given.values), given.terms
+        return cls(values, np.zeros_like(terms.heads), np.zeros_like(terms.modifiers), {}, {}, {})
 
 
 def _total(parts: dict[int, Tensor], like: Tensor) -> Tensor:
@@ -349,24 +326,13 @@ def _add_gradients(
     room, units = rows.room(), len(given.hidden)
     layers = _Layers(given, room)
     of_first, of_hidden = torch.zeros_like(given.first), torch.zeros_like(given.hidden)
-    of_output = np.zeros_like(given.output)
+    of_output = np.zeros_like(given.terms.output)
+    of_terms = Terms(result.heads, result.modifiers, of_output)
     of_layer = given.first.new_empty(room, given.first.shape[1])
     of_seen = given.first.new_empty(SEEN * given.values.shape[2], room)
     for block in rows.blocks():
-        where = (block.item, block.place, block.begin)
         seen, one, two = layers.run(block)
-        outputs_gradient(
-            *where,
-            given.lengths,
-            two.numpy(),
-            given.heads,
-            given.modifiers,
-            given.output,
-            change,
-            result.heads,
-            result.modifiers,
-            of_output,
-        )
+        outputs_gradient(block, given.lengths, two.numpy(), given.terms, change, of_terms)
         below, of_two = one.view(-1, units), two.view(-1, units)
         of_hidden.addmm_(below.t(), of_two)
         of_one, of_pairs = of_layer[: len(two)], of_seen[:, : len(two)]
@@ -375,15 +341,8 @@ def _add_gradients(
         torch.ops.aten.threshold_backward.grad_input(of_below, below, 0, grad_input=of_below)
         of_first.addmm_(seen, of_one)
         torch.mm(given.first[: len(of_seen)], of_one.t(), out=of_pairs)
-        differences_gradient(
-            *where,
-            given.values,
-            given.lengths,
-            given.inner,
-            seen.numpy(),
-            of_pairs.numpy(),
-            result.values,
-        )
+        options = (given.values, given.lengths, given.inner)
+        differences_gradient(block, *options, seen.numpy(), of_pairs.numpy(), result.values)
     result.first[start], result.hidden[start] = of_first, of_hidden
     result.output[start] = torch.from_numpy(of_output)
 

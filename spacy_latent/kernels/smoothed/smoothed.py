@@ -22,7 +22,7 @@ import numpy as np
 from spacy_latent.kernels.alignments import monotone_alignment
 from spacy_latent.kernels.alignments.monotone_alignment import read_cells, read_changes, room_of
 from spacy_latent.kernels.chains import linear_chain
-from spacy_latent.kernels.chains.linear_chain import centred, is_wrong
+from spacy_latent.kernels.chains.linear_chain import centred, is_wrong, longest_of
 from spacy_latent.kernels.choices.simplex import sparsemax_threshold
 from spacy_latent.kernels.core.compilation import ANY_ORDER, FUSED, kernel
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION
@@ -110,9 +110,7 @@ def _divide(previous, block, top, threshold, flow, before, target):
 @kernel
 def sum_over_chains(start, stop, scores, lengths, along, operation, value, result, kept, status):
     """Compute the smoothed maximum as ``Family.total``, except HESSIAN_PRODUCT."""
-    room, tags = 1, scores.shape[3]
-    for b in range(start, stop):
-        room = max(room, lengths[b])
+    room, tags = longest_of(start, stop, lengths), scores.shape[3]
     shape = (room, tags)
     # Values are centred, since they would grow with the length of the text.
     values, tops, thresholds = np.empty(shape), np.empty(shape), np.empty(shape)
@@ -203,13 +201,8 @@ def _change_backward(gradient, along, n, change, mean, flow, d_flow, d_before, r
         for t in range(tags):
             d_flow[t] = d_flow[t] / flow[t] if flow[t] > 0.0 else 0.0
         for p in range(tags):
-            base, row, own, target, total = (
-                before[p],
-                gradient[i, p],
-                along[i, p],
-                result[i, p],
-                0.0,
-            )
+            base, row, own, target = before[p], gradient[i, p], along[i, p], result[i, p]
+            total = 0.0
             for t in range(tags):
                 share = np.float64(row[t])
                 inner = share * d_flow[t] + flow[t] * (base + own[t] - middle[t])
@@ -230,9 +223,7 @@ def product_with_hessian(start, stop, gradient, lengths, along, result, status):
     It only needs the gradient, which determines the shares and their support. Parts without flow do
     not contribute.
     """
-    room, tags = 1, gradient.shape[3]
-    for b in range(start, stop):
-        room = max(room, lengths[b])
+    room, tags = longest_of(start, stop, lengths), gradient.shape[3]
     change, mean = np.empty((room, tags)), np.empty((room, tags))
     flow, d_flow, space = np.empty(tags), np.empty(tags), np.empty(tags)
     for b in range(start, stop):

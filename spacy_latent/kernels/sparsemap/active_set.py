@@ -144,6 +144,21 @@ def add_at_parts(atom, change, result):
 
 
 @kernel
+def sum_at_parts(atom, values):
+    """Return the sum of ``values`` at the parts of an atom."""
+    size, total = len(atom), 0.0
+    if size > 0 and atom[size - 1] >= 0:
+        for k in range(size):
+            total += values[np.uint32(atom[k])]
+        return total
+    for part in atom:
+        if part < 0:
+            break
+        total += values[part]
+    return total
+
+
+@kernel
 def scatter(atoms, count, values, result):
     """Add the value of each atom to ``result`` at its parts."""
     for i in range(count):
@@ -281,11 +296,7 @@ def polish(support, width, count, scores, workspace):
         add_at_parts(atoms[i, :width], -weights[i], gradient)
     average = 0.0
     for i in range(count):
-        residual[i] = 0.0
-        for part in atoms[i, :width]:
-            if part < 0:
-                break
-            residual[i] += gradient[part]
+        residual[i] = sum_at_parts(atoms[i, :width], gradient)
         average += residual[i] / count
     total, sums = 0.0, 0.0
     for i in range(count):

@@ -11,7 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spacy_latent.kernels.alignments.assignment import assign, read_costs
+from spacy_latent.kernels.alignments.assignment import (
+    assign,
+    empty_matching,
+    free_all,
+    keep_cheapest,
+    read_costs,
+)
 from spacy_latent.kernels.core.compilation import implements
 from spacy_latent.kernels.sparsemap.active_set import (
     find_best,
@@ -45,8 +51,7 @@ def _prepare(oracle, start, stop, lengths):
     for b in range(start, stop):
         longest = max(longest, lengths[b, 0], lengths[b, 1])
         cells = max(cells, lengths[b, 0] * lengths[b, 1])
-    integers, floats = np.empty((3, longest), dtype=np.int32), np.empty((4, longest))
-    return 1, (np.empty(cells), integers, floats)
+    return 1, (np.empty(cells), empty_matching(longest))
 
 
 @implements(read_scores, AssignmentOracle)
@@ -61,27 +66,18 @@ def _read_scores(oracle, scores, lengths, b, result):
 
 @implements(find_best, AssignmentOracle)
 def _find_best(oracle, lengths, items, calls, gradients, workspace, candidates, solved):
-    room, integers, floats = workspace
-    matched, partner, previous = integers[0], integers[1], integers[2]
-    b = items[0]
+    room, matching = workspace
+    b, matched = items[0], matching.matched
     rows, columns = min(lengths[b, 0], lengths[b, 1]), max(lengths[b, 0], lengths[b, 1])
     flat = room[: rows * columns]
     for part in range(rows * columns):
         flat[part] = -gradients[0, part]
-    solved[0] = assign(
-        flat.reshape((rows, columns)),
-        rows,
-        columns,
-        oracle.unaligned,
-        calls[0] > 0 and rows == columns and not oracle.unaligned,
-        matched,
-        partner,
-        floats[0],
-        floats[1],
-        floats[2],
-        floats[3],
-        previous,
-    )
+    costs = flat.reshape((rows, columns))
+    if calls[0] > 0 and rows == columns and not oracle.unaligned:
+        keep_cheapest(costs, matching)
+    else:
+        free_all(costs, matching)
+    solved[0] = assign(costs, oracle.unaligned, matching)
     candidates[0] = -1
     parts = 0
     for i in range(rows):

@@ -24,6 +24,7 @@ from spacy_latent.kernels.sparsemap.active_set import (
     extend,
     gradient_of_weights,
     shared_parts,
+    sum_at_parts,
 )
 
 # Structures tie if their scores under the residual differ by at most TIE, or by TIE_OF_RESIDUAL
@@ -91,20 +92,6 @@ class Search(NamedTuple):
 
 
 @kernel
-def _sum_at_parts(atom, values):
-    size, total = len(atom), 0.0
-    if size > 0 and atom[size - 1] >= 0:
-        for k in range(size):
-            total += values[np.uint32(atom[k])]
-        return total
-    for part in atom:
-        if part < 0:
-            break
-        total += values[part]
-    return total
-
-
-@kernel
 def _spread(atoms, count, beside, rest, values):
     """Write the sums of ``rest`` over every ``beside``-th atom to ``values``.
 
@@ -113,7 +100,7 @@ def _spread(atoms, count, beside, rest, values):
     """
     lowest, highest = np.inf, -np.inf
     for i in range(0, count, beside):
-        values[i] = _sum_at_parts(atoms[i], rest)
+        values[i] = sum_at_parts(atoms[i], rest)
         lowest, highest = min(lowest, values[i]), max(highest, values[i])
     return highest - lowest
 
@@ -217,9 +204,9 @@ def _gain(f, candidate, items, search):
     """
     own = slice(items.starts[f], items.starts[f + 1])
     residual, rest = items.residuals[own], search.left[own]
-    if not abs(_sum_at_parts(candidate, residual) - search.levels[f]) <= search.ties[f]:
+    if not abs(sum_at_parts(candidate, residual) - search.levels[f]) <= search.ties[f]:
         return 0.0
-    gain = _sum_at_parts(candidate, rest) - _sum_at_parts(items.atoms[f, 0], rest)
+    gain = sum_at_parts(candidate, rest) - sum_at_parts(items.atoms[f, 0], rest)
     return gain if abs(gain) > SLIGHT * search.sizes[f] else 0.0
 
 
@@ -274,7 +261,7 @@ def take(which, candidates, items, inverses, row_sums, search):
         counts[f] += 1
         # As in kernels.sparsemap.active_set, ``left`` is equal along all atoms except the new
         # one. So is the residual, except for a gap that was too small for the atom to get a weight.
-        gap = _sum_at_parts(candidate, residual) - search.levels[f]
+        gap = sum_at_parts(candidate, residual) - search.levels[f]
         total, of_sums = 0.0, 0.0
         for i in range(new + 1):
             total += inverse[new, i]
@@ -287,5 +274,5 @@ def take(which, candidates, items, inverses, row_sums, search):
             along[part] += gain * change[part]
             rest[part] -= gain * change[part]
             residual[part] -= gap * change[part]
-        search.levels[f] = _sum_at_parts(atoms[f, 0], residual)
+        search.levels[f] = sum_at_parts(atoms[f, 0], residual)
         search.steps[f] = _step(rest, search.sizes[f], search.reaches[f])

@@ -17,6 +17,8 @@ from spacy_latent.kernels.sparsemap.active_set import (
     leave,
     let_in,
     row_room,
+    scatter,
+    sum_at_parts,
     sum_rows,
 )
 
@@ -105,11 +107,7 @@ def _spread(atoms, count, gradient, residual):
     """
     average = 0.0
     for i in range(count):
-        residual[i] = 0.0
-        for part in atoms[i]:
-            if part < 0:
-                break
-            residual[i] += gradient[part]
+        residual[i] = sum_at_parts(atoms[i], gradient)
         average += residual[i] / count
     largest = 0.0
     for i in range(count):
@@ -223,12 +221,9 @@ def offer(which, candidates, starts, tolerances, gaps, gradients, supports):
 def means(which, starts, atoms, counts, weights, result):
     """Write the weighted sums of atoms, per edge."""
     for f in which:
-        result[starts[f] : starts[f + 1]] = 0.0
-        for i in range(counts[f]):
-            for part in atoms[f, i]:
-                if part < 0:
-                    break
-                result[starts[f] + part] += weights[f, i]
+        own = result[starts[f] : starts[f + 1]]
+        own[:] = 0.0
+        scatter(atoms[f], counts[f], weights[f], own)
 
 
 @kernel
@@ -240,21 +235,13 @@ def support_jacobian(starts, atoms, counts, inverses, row_sums, directions, resu
     room = row_room(atoms.shape[1])
     upstream, change = np.empty(room), np.empty(room)
     for f in range(len(counts)):
-        first = starts[f]
-        result[first : starts[f + 1]] = 0.0
+        edges = slice(starts[f], starts[f + 1])
+        result[edges] = 0.0
         average = 0.0
         for i in range(counts[f]):
-            upstream[i] = 0.0
-            for part in atoms[f, i]:
-                if part < 0:
-                    break
-                upstream[i] += directions[first + part]
+            upstream[i] = sum_at_parts(atoms[f, i], directions[edges])
             average += upstream[i] / counts[f]
         for i in range(counts[f]):
             upstream[i] -= average
         _solve(counts[f], inverses[f], row_sums[f], upstream, change)
-        for i in range(counts[f]):
-            for part in atoms[f, i]:
-                if part < 0:
-                    break
-                result[first + part] += change[i]
+        scatter(atoms[f], counts[f], change, result[edges])

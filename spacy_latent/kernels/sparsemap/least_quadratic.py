@@ -51,6 +51,50 @@ def solve(matrix, number, ridge, values):
 
 
 @kernel
+def _least_of_free(slopes, matrix, ridge, step, free, goal):
+    """Write the minimum over the free variables to ``goal``, with all others as in ``step``."""
+    number, size = len(free), 0
+    factors, places = np.empty((number, number)), np.empty(number, dtype=np.int64)
+    values = np.empty(number)
+    for i in range(number):
+        if free[i]:
+            places[size] = i
+            size += 1
+    for place in range(size):
+        i = places[place]
+        values[place] = -slopes[i]
+        for j in range(number):
+            if not free[j]:
+                values[place] -= matrix[i, j] * step[j]
+        for other in range(place + 1):
+            factors[place, other] = matrix[i, places[other]]
+    solve(factors, size, ridge, values)
+    for place in range(size):
+        goal[places[place]] = values[place]
+
+
+@kernel
+def _stop_at_bounds(lowest, highest, goal, step, free):
+    """Move the free variables towards ``goal`` until some reach a bound, where they stay.
+
+    Returns:
+        Whether all reach the goal.
+    """
+    fraction, reach = 1.0, np.full(len(free), np.inf)
+    for i in range(len(free)):
+        nearest = min(max(goal[i], lowest[i]), highest[i])
+        if free[i] and nearest != goal[i]:
+            reach[i] = (nearest - step[i]) / (goal[i] - step[i])
+            fraction = min(fraction, reach[i])
+    for i in range(len(free)):
+        if free[i] and reach[i] <= fraction:
+            step[i], free[i] = min(max(goal[i], lowest[i]), highest[i]), False
+        elif free[i]:
+            step[i] += fraction * (goal[i] - step[i])
+    return not fraction < 1.0
+
+
+@kernel
 def find_least(slopes, matrix, number, ridge, lowest, highest, step):
     """Write the minimum of the function with the given slopes at 0 to ``step``, ``(number,)``.
 
@@ -60,46 +104,15 @@ def find_least(slopes, matrix, number, ridge, lowest, highest, step):
         ridge: added to the diagonal; above 0.
         lowest, highest: bounds of each variable, at most and at least 0; they may be infinite.
     """
-    free, places = np.ones(number, dtype=np.bool_), np.empty(number, dtype=np.int64)
-    factors, goal = np.empty((number, number)), np.empty(number)
-    enough = 0.0
+    free, goal, enough = np.ones(number, dtype=np.bool_), np.zeros(number), 0.0
     for i in range(number):
         step[i] = 0.0
         enough = max(enough, WORTHLESS * abs(slopes[i]))
         for j in range(i):
             matrix[j, i] = matrix[i, j]
     for _ in range(CHANGES * number):
-        # The minimum over the free variables, with all others at their bounds.
-        size = 0
-        for i in range(number):
-            if free[i]:
-                places[size] = i
-                size += 1
-        for place in range(size):
-            i = places[place]
-            goal[place] = -slopes[i]
-            for j in range(number):
-                if not free[j]:
-                    goal[place] -= matrix[i, j] * step[j]
-            for other in range(place + 1):
-                factors[place, other] = matrix[i, places[other]]
-        solve(factors, size, ridge, goal)
-        # Move towards it until some variables reach a bound, where they stay.
-        fraction = 1.0
-        for place in range(size):
-            i = places[place]
-            nearest = min(max(goal[place], lowest[i]), highest[i])
-            if nearest != goal[place]:
-                fraction = min(fraction, (nearest - step[i]) / (goal[place] - step[i]))
-        for place in range(size):
-            i = places[place]
-            nearest = min(max(goal[place], lowest[i]), highest[i])
-            stays = nearest != goal[place]
-            if stays and (nearest - step[i]) / (goal[place] - step[i]) <= fraction:
-                step[i], free[i] = nearest, False
-            else:
-                step[i] += fraction * (goal[place] - step[i])
-        if fraction < 1.0:
+        _least_of_free(slopes, matrix, ridge, step, free, goal)
+        if not _stop_at_bounds(lowest, highest, goal, step, free):
             continue
         # Free the variable that a gradient step would move farthest from its bound.
         leaves, most = -1, enough
