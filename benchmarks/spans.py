@@ -43,7 +43,8 @@ from benchmarks.pipeline import TOK2VEC
 from benchmarks.sections import write_section
 from spacy_latent.kernels.spans.labelled_spans import LabelledSpans, log_partition
 from spacy_latent.layers.span_features import span_cells
-from spacy_latent.models.span_losses import crosses, fold_by_tensors
+from spacy_latent.models.compatible_spans import crosses
+from spacy_latent.models.span_losses import fold_by_tensors
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 
 KEY = "sc"

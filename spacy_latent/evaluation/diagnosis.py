@@ -12,8 +12,7 @@ from spacy.util import registry
 from thinc.api import Model, Optimizer
 
 from spacy_latent.analysis.progress import Progress, silent
-from spacy_latent.evaluation.findings import error, warning
-from spacy_latent.pipeline.diagnostic import Diagnostic
+from spacy_latent.pipeline.diagnostic import Diagnostic, error, warning
 from spacy_latent.pipeline.inspection import latent_components
 from spacy_latent.pipeline.training_settings import training_settings
 

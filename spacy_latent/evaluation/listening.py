@@ -14,9 +14,8 @@ from spacy.language import Language
 from spacy.pipeline.tok2vec import Tok2Vec, Tok2VecListener
 from thinc.api import Model
 
-from spacy_latent.evaluation.findings import error, warning
 from spacy_latent.models.listener import LatentListener, keeps_batch, no_such_component
-from spacy_latent.pipeline.diagnostic import Diagnostic
+from spacy_latent.pipeline.diagnostic import Diagnostic, error, warning
 from spacy_latent.pipeline.latent_encoder import LatentEncoder
 from spacy_latent.pipeline.training_settings import training_settings
 

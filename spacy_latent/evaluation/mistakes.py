@@ -15,11 +15,10 @@ from thinc.api import Model
 from spacy_latent.analysis.reference_check import is_annotated
 from spacy_latent.annotations import annotated_labels, rejected_key
 from spacy_latent.errors import number_of
-from spacy_latent.evaluation.findings import error, note, warning
 from spacy_latent.evaluation.listening import listeners_in, listening_mistakes
 from spacy_latent.evaluation.measured_settings import LayerSettings, measured_notes
 from spacy_latent.models.text_cat_reduce import refuses_empty_texts
-from spacy_latent.pipeline.diagnostic import Diagnostic, Level
+from spacy_latent.pipeline.diagnostic import Diagnostic, Level, error, note, warning
 from spacy_latent.pipeline.entity_evidence import (
     EvidenceSettings,
     EvidenceSurvey,
@@ -192,7 +191,7 @@ def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Ite
         else:
             continue
         if lost:
-            yield Diagnostic("warning", "augmented-evidence", f"{name}: {lost}")
+            yield warning("augmented-evidence", f"{name}: {lost}")
         block = nlp.config["components"].get(name, {}).get("scorer") or {}
         scorer = str(block.get("@scorers"))
         if asked and not scorer.startswith(OF_LABEL_SETS):
@@ -403,8 +402,7 @@ def _of_stored_names(nlp: Language) -> Iterable[Diagnostic]:
             writers.setdefault(component, []).append(component)
     for name, found in writers.items():
         if len(found) > 1:
-            yield Diagnostic(
-                "warning",
+            yield warning(
                 "stored-twice",
                 f"{' and '.join(found)} write structures to doc._.latent[{name!r}], so only those "
                 "of the last stay. Set another name as stored_as.",

@@ -21,14 +21,6 @@ from spacy_latent.kernels.core.gpu_transfers import send, send_together
 from spacy_latent.kernels.spans.labelled_spans import LabelledSpans
 from spacy_latent.layers.span_features import SpanCells
 from spacy_latent.models.compatible_spans import TREES
-from spacy_latent.models.compatible_spans import crosses as crosses
-from spacy_latent.models.compatible_spans import most_compatible as most_compatible
-from spacy_latent.models.found_spans import FoundSpans as FoundSpans
-from spacy_latent.models.found_spans import LabelledSpan as LabelledSpan
-from spacy_latent.models.found_spans import LikelySpans as LikelySpans
-from spacy_latent.models.found_spans import choose as choose
-from spacy_latent.models.found_spans import edit_spans as edit_spans
-from spacy_latent.models.found_spans import find_spans as find_spans
 from spacy_latent.models.span_groups import Group
 from spacy_latent.models.tree_span_classifier import SpanScores, threads_of
 from spacy_latent.structures.copies import solve_copies

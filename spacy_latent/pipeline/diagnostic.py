@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 Level = Literal["error", "warning", "note"]
@@ -21,3 +22,8 @@ class Diagnostic:
     level: Level
     code: str
     text: str
+
+
+error = partial(Diagnostic, "error")
+warning = partial(Diagnostic, "warning")
+note = partial(Diagnostic, "note")

@@ -26,7 +26,8 @@ from spacy_latent.pipeline.scores_given import follow_settings
 from spacy_latent.pipeline.trained_component import TrainedComponent
 
 if TYPE_CHECKING:
-    from spacy_latent.models.span_losses import FoundSpans, LabelledSpan, Observed
+    from spacy_latent.models.found_spans import FoundSpans, LabelledSpan
+    from spacy_latent.models.span_losses import Observed
     from spacy_latent.models.tree_span_classifier import SpanScores
 
 DEFAULT_CONFIG = """
@@ -207,8 +208,8 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
         Returns:
             For each doc, the spans of each of its sentences.
         """
+        from spacy_latent.models.found_spans import edit_spans, find_spans
         from spacy_latent.models.span_confidence import SpanConfidence
-        from spacy_latent.models.span_losses import edit_spans, find_spans
 
         docs = list(docs)
         if not any(len(doc) for doc in docs):
@@ -336,7 +337,8 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
 
     def _observed(self, example: Example, pieces: Sequence[tuple[int, ...]]) -> list["Observed"]:
         """Return the annotated spans that a tree can have, with the classes of their labels."""
-        from spacy_latent.models.span_losses import most_compatible, place_of
+        from spacy_latent.models.compatible_spans import most_compatible
+        from spacy_latent.models.span_losses import place_of
 
         annotated = list(example.reference.spans.get(self.key, []))
         given = [span for span in annotated if len(span)]
@@ -478,7 +480,7 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
 
         Warn of spans that cross.
         """
-        from spacy_latent.models.span_losses import most_compatible
+        from spacy_latent.models.compatible_spans import most_compatible
 
         found: set[tuple[str, ...]] = set()
         lost: list[Span] = []

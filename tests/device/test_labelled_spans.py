@@ -7,7 +7,8 @@ import torch
 from spacy_latent.kernels.core.gpu_transfers import fetch
 from spacy_latent.kernels.spans.labelled_spans import log_partition
 from spacy_latent.layers.span_features import span_cells
-from spacy_latent.models.span_losses import Gold, LikelySpans, losses_and_gradient
+from spacy_latent.models.found_spans import LikelySpans
+from spacy_latent.models.span_losses import Gold, losses_and_gradient
 from tests.device.pretended_gpu import CUDA, pretended_gpu
 
 CELLS, LENGTHS = span_cells(6), torch.tensor([6, 2, 5])

@@ -14,16 +14,14 @@ from torch import Tensor
 from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.layers.span_features import span_cells
 from spacy_latent.models import found_spans
+from spacy_latent.models.compatible_spans import crosses, most_compatible
+from spacy_latent.models.found_spans import LikelySpans, choose
 from spacy_latent.models.span_losses import (
     Gold,
-    LikelySpans,
     Observed,
-    choose,
-    crosses,
     fold_by_tensors,
     losses_and_gradient,
     losses_by_tensors,
-    most_compatible,
 )
 from spacy_latent.testing.listing import scored
 from tests.enumeration import constituency_trees

@@ -18,7 +18,7 @@ from spacy.training import Example
 from spacy_latent.analysis.label_sets import build_label_set_scorer_v1
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.evaluation.mistakes import find_traps
-from spacy_latent.models.span_losses import crosses
+from spacy_latent.models.compatible_spans import crosses
 from tests.pipeline.small_pipelines import TOK2VEC, initialized, learn, step, stock
 
 MODEL: dict[str, Any] = {"tok2vec": TOK2VEC, "hidden_width": 16}
