@@ -10,10 +10,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from spacy.tokens import Doc, DocBin
+from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
 from spacy_latent.corpora.annotated_lines import words_of
+from spacy_latent.corpora.doc_files import stored_docs
 from spacy_latent.corpora.text_files import MARK, check_encoding, lines_of
 from spacy_latent.corpora.text_pairs import table_rows
 from spacy_latent.distributed.parquet import pyarrow
@@ -224,11 +225,9 @@ def _opened_parquet(path: str | Path) -> Iterator[Any]:
         with pa.parquet.ParquetFile(path) as file:
             yield file
     except (pa.ArrowException, OSError) as error:
-        raise LatentError(_broken(path, error)) from error
-
-
-def _broken(path: str | Path, error: Exception) -> str:
-    return f"{path} cannot be read: {error}. Write it again, or take it out of the corpus."
+        raise LatentError(
+            f"{path} cannot be read: {error}. Write it again, or take it out of the corpus."
+        ) from error
 
 
 def _check_columns(shard: Shard) -> None:
@@ -352,12 +351,7 @@ def _lines(shard: Shard) -> Iterator[tuple[int, str, str]]:
 
 
 def _read_docs(shard: Shard, vocab: Vocab) -> Iterator[Source]:
-    try:
-        stored = DocBin().from_disk(shard.path)
-    except Exception as error:
-        # The error comes from zlib, msgpack or spaCy, depending on how the file is broken.
-        raise LatentError(_broken(shard.path, error)) from error
-    for doc in stored.get_docs(vocab):
+    for doc in stored_docs(Path(shard.path), vocab):
         own = doc.user_data.get("id")
         yield Source("" if own is None else _encodable(str(own)), doc)
 

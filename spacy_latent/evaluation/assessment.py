@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from spacy.language import Language
@@ -59,9 +59,6 @@ from spacy_latent.pipeline.learnt_calibration import (
     parse_components,
     span_components,
 )
-
-if TYPE_CHECKING:
-    pass
 
 # Number of random structures over all texts, with at most MOST_DRAWS for each text.
 DRAWN = 1000
