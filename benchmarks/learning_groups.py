@@ -288,6 +288,57 @@ def tree_lstms(
     )
 
 
+# Setting of the trees that GivenTrees gives to the graph convolution of perturb-and-parse.
+TREES_OF_ENCODER = "components.latent_encoder.model.estimator.trees"
+TWO_LAYERS: tuple[tuple[str, Setting], ...] = (
+    ("components.latent_encoder.model.composer.layers", 2),
+)
+# All of a tenth, with as many updates.
+CONVOLUTION_ENTRIES = (
+    Entry("sentiment_perturb_and_parse", "perturb-and-parse, one layer", settings=A_TENTH),
+    Entry(
+        "sentiment_perturb_and_parse",
+        "perturb-and-parse, two layers",
+        settings=(*A_TENTH, *TWO_LAYERS),
+    ),
+    Entry("sentiment_spigot_graph", "SPIGOT over a semantic graph, one layer", settings=A_TENTH),
+    Entry("sentiment_parsed_convolution", "control: a parser's trees", settings=A_TENTH),
+    Entry(
+        "sentiment_parsed_convolution",
+        "control: the trees of en_core_web_sm",
+        settings=(*A_TENTH, *OF_SMALL_PIPELINE),
+    ),
+    *(
+        Entry(
+            "sentiment_parsed_convolution",
+            f"control: {what}",
+            settings=(*A_TENTH, (TREES_OF_ENCODER, trees)),
+        )
+        for trees, what in (("random", "random trees"), ("root", "no tree, no arcs"))
+    ),
+)
+# Figures after as many updates on all annotation of Universal NER.
+LOSSES = {
+    "crf": "the sum over all sequences",
+    "quadratic": "quadratic smoothing",
+    "sparsemap": "SparseMAP",
+    "perceptron": "control: perceptron, the best sequence alone",
+}
+LOSS_ENTRIES = tuple(
+    Entry(
+        "ner_crf",
+        what,
+        settings=(
+            ("paths.train", "corpus/uner/train.spacy"),
+            (DEVELOPMENT, "corpus/uner/dev.spacy"),
+            ("training.max_epochs", 0),
+            ("training.max_steps", 600),
+            ("components.crf_ner.loss", loss),
+        ),
+    )
+    for loss, what in LOSSES.items()
+)
+
 BC5CDR = "corpus/bc5cdr"
 ENGLISH = ("corpus/english/test.spacy",)
 
@@ -936,6 +987,18 @@ GROUPS = {
         ACCURACY,
         tree_lstms(("corpora.train.limit", 853), ending="_encoder"),
     ),
+    "graph_convolution": Group(
+        "Learning: polarity of a tenth by graph convolution over latent trees",
+        ("sentiment-data", "english-data", "english-train"),
+        ACCURACY,
+        CONVOLUTION_ENTRIES,
+    ),
+    "losses": Group(
+        "Learning: entities of Universal NER by four losses",
+        ("uner-data",),
+        ENTITY_FIGURES,
+        LOSS_ENTRIES,
+    ),
     "tree_lstm_entities": Group(
         "Learning: entities of WNUT-17 by a Tree-LSTM over latent trees",
         ("ner-data",),
@@ -946,7 +1009,7 @@ GROUPS = {
                 Entry(
                     "ner_crf_given_tree_lstm",
                     f"control: {what}",
-                    settings=(("components.latent_encoder.model.estimator.trees", trees),),
+                    settings=((TREES_OF_ENCODER, trees),),
                 )
                 for trees, what in GIVEN_TREES.items()
                 if trees != "root"
@@ -1118,7 +1181,7 @@ GROUPS = {
                 Entry(
                     "sentiment_given_trees",
                     f"control: {trees}",
-                    settings=(("components.latent_encoder.model.estimator.trees", trees),),
+                    settings=((TREES_OF_ENCODER, trees),),
                 )
                 for trees in ("random", "right", "left", "balanced", "flat")
             ),

@@ -528,6 +528,23 @@ def test_rows_have_settings_of_their_configs(group):
         assert {key for key, _ in entry.settings} <= known
 
 
+def test_graph_convolution_over_latent_and_given_trees_differs_in_the_trees_alone():
+    latent, given = (
+        load_config(learning.recipe(name), interpolate=False)
+        for name in ("sentiment_perturb_and_parse", "sentiment_parsed_convolution")
+    )
+    for config in (latent, given):
+        del config["components"]["latent_encoder"]["model"]["estimator"]
+        # Both give the whole doc: only a parser's docs have sentences.
+        del config["components"]["latent_encoder"]["model"]["span_getter"]
+        # Given trees come from a parser.
+        config["paths"].pop("parser", None)
+        config["components"].pop("latent_parser", None)
+        del config["nlp"]["pipeline"], config["corpora"]["train"]
+        del config["training"]["frozen_components"]
+    assert latent == given
+
+
 @pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
 def test_rows_have_names_of_their_own(group):
     assert len({entry.name for entry in group.entries}) == len(group.entries)
