@@ -30,6 +30,7 @@ PROGRAMS = (
     "english",
     "spans",
     "learning",
+    "induced_trees",
     "recipes",
     "ablations",
     "gradients",
