@@ -1,13 +1,14 @@
 """Latent trees of several seeds beside each other, chains, random trees and a treebank's.
 
     python -m spacy project run sentiment-data
-    python -m spacy project run tree-data
+    python -m spacy project run english-data
     python -m benchmarks induced_trees --seeds 0 1 2 3 4
 
 Each entry of a group of ``benchmarks learning`` that has one of the configs is trained with every
 seed, or goes on from its last checkpoint. The models stay where they are trained. They read the
-gold sentences and tokens of the corpus. Brackets are those of the binary form of a tree
-(:func:`spacy_latent.analysis.trees.brackets_of_heads`), with the whole sentence among them.
+gold sentences and tokens of the corpus, here the development set of UD English EWT. Brackets are
+those of the binary form of a tree (:func:`spacy_latent.analysis.trees.brackets_of_heads`). Whole
+sentences, which all trees have, do not count, and a span with gaps has no bracket.
 """
 
 from __future__ import annotations
@@ -71,9 +72,12 @@ def same_heads(first: Treebank, second: Treebank) -> float:
 
 
 def f1(first: Treebank, second: Treebank) -> float:
-    """Return the F1 between the brackets of two treebanks."""
-    found = ([trees.brackets_of_heads(heads) for heads in each] for each in (first, second))
-    return trees.bracketing_f1(*found)
+    """Return the F1 between the brackets of two treebanks, without those of whole sentences."""
+
+    def inner(heads: list[int]) -> list[tuple[int, int]]:
+        return [span for span in trees.brackets_of_heads(heads) if span != (0, len(heads))]
+
+    return trees.bracketing_f1(*([inner(heads) for heads in each] for each in (first, second)))
 
 
 def table(
@@ -129,7 +133,7 @@ def main() -> None:
     parser.add_argument("--group", choices=GROUPS, default="tree_lstm")
     parser.add_argument("--configs", nargs="+", default=CONFIGS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--corpus", type=Path, default=Path("corpus/ewt/dev.spacy"))
+    parser.add_argument("--corpus", type=Path, default=Path("corpus/english/test.spacy"))
     parser.add_argument("--runs", type=Path, default=RUNS, help="where models are kept")
     given = parser.parse_args()
     torch.set_num_threads(1)

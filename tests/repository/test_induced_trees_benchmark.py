@@ -13,9 +13,9 @@ from benchmarks import learning
 from benchmarks.learning_groups import Entry, Group
 from spacy_latent.errors import LatentError
 
-WORDS = [list("abcd"), list("xyz"), ["alone"]]
-# A chain, a tree over its middle word, and a single word.
-GOLD = [[0, 0, 1, 2], [1, 1, 1], [0]]
+WORDS = [list("abcd"), list("wxyz"), ["alone"]]
+# A chain, w over x and z with x over y, and a single word.
+GOLD = [[0, 0, 1, 2], [0, 0, 1, 0], [0]]
 
 
 def row_of(lines: list[str], name: str) -> dict[str, str]:
@@ -25,23 +25,22 @@ def row_of(lines: list[str], name: str) -> dict[str, str]:
 
 
 def test_figures_are_those_of_counting_by_hand() -> None:
-    flat = [[0, 0, 0, 0], [0, 0, 0], [0]]
+    flat = [[0, 0, 0, 0], [0, 0, 0, 0], [0]]
     found = {"two": [flat, GOLD], **program.controls(WORDS, [0, 1]), "gold": [GOLD]}
     lines = program.table(WORDS, GOLD, found)
     two = row_of(lines, "two")
     assert two["seeds"] == "2"
-    # Flat trees have depths 1, 1, 0, and the others 3, 1, 0.
-    assert two["depth"] == "1.0"
-    # The words a, b and the single one have the same heads in both.
-    assert two["heads as with another seed"] == f"{100 * 3 / 8:.1f}"
-    assert two["heads as in gold"] == f"{100 * (3 / 8 + 1) / 2:.1f}"
-    # Brackets of the chain are bcd, cd and abcd; of flat trees ab, abc, abcd. In the other sentence
-    # both have xyz, and flat trees xy where the gold tree has yz.
-    assert two["F1 to another seed"] == f"{100 * 2 * 2 / 10:.1f}"
-    assert two["F1 to left-branching"] == f"{100 * (1 + 0.4) / 2:.1f}"
+    # Flat trees have depths 1, 1, 0, and the others 3, 2, 0.
+    assert two["depth"] == f"{7 / 6:.1f}"
+    # Three words have other heads: c, d and y.
+    assert two["heads as with another seed"] == f"{100 * 6 / 9:.1f}"
+    assert two["heads as in gold"] == f"{100 * (6 / 9 + 1) / 2:.1f}"
+    # Brackets of flat trees are ab, abc, wx and wxy, and of the others bcd, cd, xy and wxy.
+    assert two["F1 to another seed"] == "25.0"
+    assert two["F1 to left-branching"] == f"{100 * (1 + 0.25) / 2:.1f}"
     gold = row_of(lines, "gold")
     assert gold["heads as in gold"] == gold["F1 to gold"] == "100.0"
-    assert gold["heads as with another seed"] == "" and gold["F1 to left-branching"] == "40.0"
+    assert gold["heads as with another seed"] == "" and gold["F1 to left-branching"] == "25.0"
     chain = row_of(lines, "control: each word on the one before")
     assert chain["seeds"] == "1" and chain["F1 to right-branching"] == "100.0"
     assert row_of(lines, "control: each word on the next")["F1 to left-branching"] == "100.0"
@@ -63,7 +62,9 @@ def test_gold_heads_are_counted_within_sentences(tmp_path: Path) -> None:
     path = treebank(tmp_path / "dev.spacy")
     assert program.gold_of(path) == (WORDS, GOLD)
     nlp = spacy.blank("en")
-    both = Doc(nlp.vocab, words=WORDS[0] + WORDS[1], heads=[0, 0, 1, 2, 5, 5, 5], deps=["dep"] * 7)
+    both = Doc(
+        nlp.vocab, words=WORDS[0] + WORDS[1], heads=[0, 0, 1, 2, 4, 4, 5, 4], deps=["dep"] * 8
+    )
     DocBin(docs=[both]).to_disk(path)
     assert program.gold_of(path) == (WORDS[:2], GOLD[:2])
     DocBin(docs=[nlp.make_doc("no heads")]).to_disk(path)
