@@ -2,39 +2,48 @@
 
     python -m benchmarks container training/container
 
-Builds a wheel of this checkout, installs it in a new environment in the folder, saves a small
-``crf_ner`` and warms it up. The pipeline then runs where the root can only be read, without a
-network, a home and a compiler.
+Builds a wheel of this checkout, installs it in a new environment in the folder, trains a small
+``crf_ner`` and packages it as a wheel. This wheel is installed from files alone, and warmed up. The
+pipeline then runs by its name where the root can only be read, without a network, a home and a
+compiler.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import venv
+from datetime import date
 from pathlib import Path
 
+from benchmarks.sections import write_section
+
 ROOT = Path(__file__).parents[1]
+NAME = "en_my_pipeline"
 TORCH = "torch==2.13.0+cpu"
 INDEX = ("--extra-index-url", "https://download.pytorch.org/whl/cpu")
 SAVE = """
 import spacy, sys
+from spacy.training import Example
 nlp = spacy.blank("en")
 pipe = nlp.add_pipe("crf_ner", config={"annotate": "probabilities"})
 for label in ("PER", "ORG", "LOC"):
     pipe.add_label(label)
-nlp.initialize()
+optimizer = nlp.initialize()
+doc = nlp.make_doc("Ada Lovelace met Charles Babbage in London.")
+example = Example.from_dict(doc, {"entities": [(0, 12, "PER"), (17, 32, "PER")]})
+for _ in range(20):
+    nlp.update([example], sgd=optimizer)
 nlp.to_disk(sys.argv[1])
 """
 SERVE = """
-import os, shutil, socket, sys, time, warnings
+import json, os, shutil, socket, sys, time, warnings
 from pathlib import Path
 start = time.process_time()
 import spacy, spacy_latent, torch
 from spacy_latent.errors import LatentWarning
 imported = time.process_time()
-for folder in (sys.argv[1], Path(spacy_latent.__file__).parent):
-    assert not os.access(folder, os.W_OK), folder
 assert "HOME" not in os.environ and not any(map(shutil.which, ("cc", "gcc", "clang")))
 for _, name in socket.if_nameindex():
     assert name == "lo" or Path("/sys/class/net", name, "operstate").read_text().strip() == "down"
@@ -42,17 +51,18 @@ for _, name in socket.if_nameindex():
 warnings.simplefilter("error", LatentWarning)
 nlp = spacy.load(sys.argv[1])
 loaded = time.process_time()
+for folder in (nlp.path, Path(spacy_latent.__file__).parent):
+    assert folder.is_dir() and not os.access(folder, os.W_OK), folder
 text = "Ada Lovelace met Charles Babbage in London."
-nlp(text)
+assert nlp(text).ents
 first = time.process_time()
 for _ in range(200):
     nlp(text)
 later = (time.process_time() - first) / 200
 status = Path("/proc/self/status").read_text()
 memory = int(status.partition("VmRSS:")[2].split()[0]) / 1024
-print(f"import {imported - start:.1f} s, load {loaded - imported:.2f} s, first call "
-    f"{first - loaded:.2f} s, later calls {1000 * later:.1f} ms, all of a processor; "
-    f"{memory:.0f} MB of memory")
+told = {"import": imported - start, "load": loaded - imported, "first call": first - loaded}
+print(json.dumps({**told, "later calls": later, "memory": memory}))
 """
 # Files as `docker run --read-only --tmpfs /tmp --network none` shows them. Some mounts of the
 # system cannot be changed, and hold nothing of ours.
@@ -67,12 +77,24 @@ def run(*command: str | Path) -> None:
     subprocess.run(command, check=True)
 
 
-def contained(python: Path, model: Path, *environment: str) -> str:
-    """Return what SERVE prints where nothing but /tmp can be written. Model is not in /tmp."""
+def contained(python: Path, model: Path | str, *environment: str) -> dict[str, float]:
+    """Return seconds of a processor and megabytes of memory where only /tmp can be written.
+
+    Args:
+        model: a folder that is not in /tmp, or the name of an installed pipeline.
+    """
     ran = in_container("OMP_NUM_THREADS=1", *environment, str(python), "-c", SERVE, str(model))
     if ran.returncode:
         raise RuntimeError(ran.stderr[-2000:])
-    return ran.stdout.strip()
+    return json.loads(ran.stdout)
+
+
+def package(python: Path, model: Path, folder: Path) -> Path:
+    """Return the wheel of a saved pipeline, made by ``spacy package`` in a folder."""
+    folder.mkdir(exist_ok=True)
+    options = ("--force", "--name", NAME.partition("_")[2], "--build", "wheel")
+    run(python, "-I", "-m", "spacy", "package", model, folder, *options)
+    return next(folder.glob("*/dist/*.whl"))
 
 
 def in_container(*command: str) -> subprocess.CompletedProcess[str]:
@@ -107,10 +129,25 @@ def main() -> None:
     run(*pip, "install", "--find-links", folder / "wheels", "spacy-latent")
     stored = ("NUMBA_CPU_NAME=generic", f"NUMBA_CACHE_DIR={folder / 'kernels'}")
     run(python, "-I", "-c", SAVE, folder / "model")
-    run("env", *stored, python, "-I", "-m", "spacy", "latent", "warm-up", folder / "model")
+    run(*pip, "install", "build")
+    wheel = package(python, folder / "model", folder / "packages")
+    # Only if all that the wheel requires is installed already.
+    run(*pip, "install", "--no-index", wheel)
+    run("env", *stored, python, "-I", "-m", "spacy", "latent", "warm-up", NAME)
     for name in ("env", "kernels"):
         run("du", "--summarize", "--human-readable", folder / name)
-    print(contained(python, folder / "model", *stored))
+    told = contained(python, NAME, *stored)
+    lines = [
+        f"{date.today()}, spacy-latent and `{NAME}` installed from wheels. Seconds of a processor, "
+        "one thread, and megabytes of memory, where the root can only be read, without a network, "
+        "a home and a compiler.",
+        "",
+        f"| {' | '.join(told)} |",
+        "|---:" * len(told) + "|",
+        f"| {' | '.join(f'{value:.3g}' for value in told.values())} |",
+    ]
+    write_section("container", "A pipeline's wheel in a container", lines)
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

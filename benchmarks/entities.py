@@ -26,6 +26,7 @@ import torch
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin
 from spacy.training import Example
+from spacy.util import dict_to_dot
 
 from benchmarks.sections import write_section
 from spacy_latent.analysis.calibration import entity_calibration_error
@@ -82,6 +83,15 @@ def seconds(nlp: Language, words: list[list[str]], alone: bool) -> float:
     return time.process_time() - start
 
 
+def embedder(nlp: Language) -> str:
+    """Return the settings of the embedder of the last component."""
+    components = nlp.config["components"]
+    found = components[nlp.pipe_names[-1]]["model"]["tok2vec"]
+    if "upstream" in found:
+        found = components["tok2vec"]["model"]
+    return ", ".join(f"{name} = {value}" for name, value in dict_to_dot(found).items())
+
+
 def shares(values: list[float]) -> str:
     """Format each value in percent, and their mean if there are several."""
     each = ", ".join(f"{100 * value:.1f}" for value in values)
@@ -124,10 +134,11 @@ def main() -> None:
             for way, own in corpora.items():
                 times.setdefault((name, way), []).append(seconds(nlp, own, way == ALONE))
     errors = [error for _, error in found["crf_ner"] if error is not None]
+    embedders = dict.fromkeys(embedder(pipelines[name]) for name in found)
     lines = [
         f"{date.today()}, torch {torch.__version__}, {torch.get_num_threads()} threads. Speeds are "
         f"medians of {given.rounds} rounds in turns, on {len(words):,} texts; sets are for a "
-        f"coverage of {COVERAGE}. {given.note}".rstrip(),
+        f"coverage of {COVERAGE}. Embedder: `{'`; `'.join(embedders)}`. {given.note}".rstrip(),
         "",
         "| component | F1 of each seed, % | calibration error, % | words per second, ner = 1 "
         f"| in docs of {SHORT} words, ner = 1 | time of a call on one doc, ner = 1 |",

@@ -10,7 +10,7 @@ FOLDER = Path(__file__).with_name("results")
 PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "inference": (
         "Inference on a CPU",
-        ("inference", "attention", "profile", "scaling", "footprint"),
+        ("inference", "attention", "profile", "scaling", "footprint", "container"),
     ),
     "gpu": ("Inference and training on a GPU", ("gpu",)),
     "speed": (

@@ -15,6 +15,7 @@ from spacy_latent.analysis.precision_bound import (
     lower_bound,
     needed,
     promised_threshold,
+    skewness_factor,
 )
 
 RESAMPLINGS = 200
@@ -87,6 +88,37 @@ def test_the_promise_holds_over_documents_and_not_over_their_pieces() -> None:
     assert broken["docs"] > 0.2 * RESAMPLINGS
 
 
+def test_the_promise_is_kept_if_few_texts_are_large_and_worse() -> None:
+    """Sizes are lognormal, and the log-odds of being right fall by half the log of the size."""
+    generator = np.random.default_rng(4)
+    precision = 0.8
+
+    def skewed(docs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        sizes = np.ceil(generator.lognormal(1, 1.2, docs)).astype(int)
+        texts = np.repeat(np.arange(docs), sizes)
+        odds = generator.normal(1.8, 1.8, len(texts))
+        own = (generator.normal(0, 1, docs) - 0.5 * (np.log(sizes) - 1))[texts]
+        right = generator.random(len(texts)) < 1 / (1 + np.exp(-odds - own))
+        return 1 / (1 + np.exp(-odds)), right, texts
+
+    said, right, _ = skewed(50_000)
+    given, broken, above = 0, 0, 0
+    for number in range(3 * RESAMPLINGS):
+        own, correct, texts = skewed(100)
+        labels = ["A"] * len(own)
+        found = JudgedEntities(own.tolist(), correct.tolist(), labels, 1, texts=texts.tolist())
+        above += bound_of_all(found, 0.9) > right.mean()
+        # A sequence of thresholds takes longer than one bound.
+        promised = promised_threshold(found, precision, 0.9) if number < RESAMPLINGS else None
+        if promised is not None:
+            given += 1
+            broken += right[said >= promised.threshold].mean() < precision
+    assert given > 0.95 * RESAMPLINGS
+    # Two standard errors above one in ten. By the effective number alone, 15 and 17 in a hundred.
+    for wrong, times in ((broken, RESAMPLINGS), (above, 3 * RESAMPLINGS)):
+        assert wrong <= (0.1 + 2 * (0.9 * 0.1 / times) ** 0.5) * times
+
+
 def test_more_texts_cost_less_recall() -> None:
     generator = np.random.default_rng(0)
 
@@ -118,6 +150,21 @@ def test_what_is_right_together_counts_less() -> None:
     assert effective_number(correct, np.zeros(100, dtype="int64")) == 1.0
     # Never more than there are.
     assert effective_number(correct, np.arange(100) % 20) == 100
+
+
+def test_a_large_text_that_is_worse_costs_more_than_one_that_is_better() -> None:
+    texts = np.concatenate([np.arange(100).repeat(5), np.full(50, 100)])
+    small = np.arange(500) % 10 < 8
+    factors = [
+        skewness_factor(np.append(small, large), texts, 200, 0.9)
+        for large in (np.arange(50) < 25, np.arange(50) < 50)
+    ]
+    assert factors[0] < 0.7 and factors[1] == 1.0
+    # Predictions alone have the skewness of a binomial, which is in the bound.
+    assert skewness_factor(small, np.arange(500), 500, 0.9) == pytest.approx(1.0)
+    # Nothing is skewed, or nothing widened.
+    assert skewness_factor(np.ones(9, dtype=bool), np.arange(9), 9, 0.9) == 1.0
+    assert skewness_factor(np.append(small, small[:50]), texts, 200, 0.5) == 1.0
 
 
 def test_predictions_that_are_all_right_count_as_their_texts_tell() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,8 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield path
 
 
-def test_a_warm_pipeline_needs_no_place_to_write(model: Path) -> None:
+@pytest.mark.parametrize("packaged", [False, True])
+def test_a_warm_pipeline_needs_no_place_to_write(model: Path, packaged: bool) -> None:
     protected = "test ! -w $0 -a ! -w $1"
     try:
         probe = container.in_container(
@@ -34,6 +36,13 @@ def test_a_warm_pipeline_needs_no_place_to_write(model: Path) -> None:
     if probe is None or probe.returncode:
         pytest.skip("needs Linux with namespaces of one's own, in which mounts can be protected")
     spacy.load(model)("Ada Lovelace met Charles Babbage in London.")
-    path = f"PYTHONPATH={container.ROOT}"
+    path, served = f"PYTHONPATH={container.ROOT}", str(model)
+    if packaged:
+        wheel = container.package(Path(sys.executable), model, model.with_name("packages"))
+        installed = model.with_name("installed")
+        pip = (sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--quiet")
+        subprocess.run([*pip, "--target", str(installed), str(wheel)], check=True)
+        path, served = f"{path}:{installed}", container.NAME
     # It fails if a kernel is not loaded, or if the package or the model can be written.
-    assert "first call" in container.contained(Path(sys.executable), model, path)
+    told = container.contained(Path(sys.executable), served, path)
+    assert told["memory"] > 0 and told["first call"] > 0

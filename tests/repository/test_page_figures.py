@@ -52,3 +52,36 @@ def measured() -> set[str]:
 def test_figures_of_seeds_on_a_page_were_measured(path: Path, measured: set[str]) -> None:
     said = set(SPREAD.findall(path.read_text(encoding="utf8")))
     assert not said - measured - ELSEWHERE.get(path.name, set())
+
+
+# Tables of a page whose rows begin with a corpus, by their heading, and the sections of results
+# that have the figures: their page and how their titles begin.
+TABLES = (
+    ("crf_ner.md", "### Where it ends", "entities", ("Entities", "Learning: entities")),
+    ("crf_ner.md", "### What calibration brings", "calibration", ("Calibration of entities",)),
+    ("crf_ner.md", "### How often the promise held", "calibration", ("Promised precision",)),
+)
+FIGURE = re.compile(r"(?<![\d.])\d+\.\d+(?![\d.])")
+
+
+def figures_of(results: str, titles: tuple[str, ...], corpus: str) -> set[str]:
+    """Return the figures of all sections of a page of results for a corpus, or any part of it."""
+    sections = (ROOT / "benchmarks" / "results" / f"{results}.md").read_text(encoding="utf8")
+    found: set[str] = set()
+    for section in sections.split("\n## "):
+        title = section.partition("\n")[0]
+        if title.startswith(titles) and corpus in title:
+            found.update(FIGURE.findall(section))
+    return found
+
+
+@pytest.mark.parametrize("page, heading, results, titles", TABLES, ids=lambda own: str(own)[:30])
+def test_figures_of_a_table_stand_in_the_results(
+    page: str, heading: str, results: str, titles: tuple[str, ...]
+) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf8").partition(f"{heading}\n")[2]
+    rows = re.search(r"(?<=\n)\|(?:.*\n\|)*.*", text)
+    assert rows and "### " not in text[: rows.start()]
+    for row in rows[0].split("\n")[2:]:
+        corpus = re.split("[,|]", row.strip("| "))[0].strip()
+        assert not set(FIGURE.findall(row)) - figures_of(results, titles, corpus), row
