@@ -149,8 +149,9 @@ class EntityCalibration(ConfidenceMap):
 
 def is_finite_number(value: object) -> bool:
     """Return whether a value is a finite number, and no truth value."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return math.isfinite(value)
 
 
 def confidence_of(probability: float, slope: float, shift: float, least: float = NEAR) -> float:
