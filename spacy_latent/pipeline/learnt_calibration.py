@@ -34,7 +34,7 @@ LEAST_TREE = 1e-300
 POSITIVE = ("temperature", "label_temperature", "slope", "tree_slope", "labelled_tree_slope")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ConfidenceMap:
     """Map from the probability of a prediction to its confidence.
 
