@@ -107,8 +107,8 @@ def calibrate_cli(
     confidence: bool | None = typer.Option(
         None,
         "--slope/--no-slope",
-        help="A slope and shifts of the odds of entities or spans; by default where held-out ones "
-        "ask for them",
+        help="A slope and shifts of the odds of entities, spans or arcs; by default where held-out "
+        "ones ask for them",
     ),
     test: str | None = typer.Option(
         None, "--test", help="Further annotated texts, to measure on what calibration has not seen"
@@ -123,9 +123,9 @@ def calibrate_cli(
 ) -> None:
     """Calibrate probabilities of entities, spans or parses, and write the calibrated pipeline.
 
-    Fits a temperature, and for entities and nested spans also a slope and shifts of labels if the
-    texts need them; for parses a temperature of trees and one of labels, and a slope and a shift
-    of whole trees. A fit that does not gain on texts left out of it is not kept. Prints the
+    Fits a temperature, and also a slope and shifts of labels if the texts need them; for parses a
+    temperature of trees and one of labels, a slope and shifts of arcs, and a slope and a shift of
+    whole trees. A fit that does not gain on texts left out of it is not kept. Prints the
     precision above several confidences, and the calibration by label.
     """
     import srsly
@@ -219,17 +219,11 @@ def refuse_options_of_entities(asked: Request, kind: str) -> None:
     """Raise LatentError for options that this kind of component does not have."""
     from spacy_latent.evaluation.calibration_examples import ARCS, SPANS
 
-    of_entities = {"--coverage": asked.coverage is not None, "--biases": asked.biases}
-    if kind == ARCS:
+    name = {ARCS: "latent_parser", SPANS: "tree_spancat"}.get(kind)
+    if name:
         refuse_options(
-            {**of_entities, "--slope": asked.slope is not None},
-            "is for entities and spans, and this is a latent_parser. Its calibration is two "
-            "temperatures and two maps of whole trees, and no sets of arcs exist.",
-        )
-    if kind == SPANS:
-        refuse_options(
-            of_entities,
-            "is for entities, and this is a tree_spancat, which has neither sets nor biases.",
+            {"--coverage": asked.coverage is not None, "--biases": asked.biases},
+            f"is for entities, and this is a {name}, which has neither sets nor biases.",
         )
 
 

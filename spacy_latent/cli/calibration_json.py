@@ -21,6 +21,11 @@ def parses_to_json(found: ParseResult) -> dict[str, Any]:
             "gain": {**vars(fit.gain), "kept": fit.kept},
             **groups_to_json(fit.after),
         }
+    mapped = found.fitted.confidences
+    made["confidence"] = {
+        "gain": {**vars(mapped.gain), "kept": mapped.kept},
+        "losses": mapped.losses,
+    }
     if found.further:
         made["test"] = {noun: entity_figures(judged) for noun, judged in found.further.items()}
         made["test_groups"] = {

@@ -88,7 +88,9 @@ def calibrate_parses(
     from spacy_latent.cli.progress import progress
     from spacy_latent.evaluation import parse_calibration
 
-    fitted = parse_calibration.calibrate(nlp, examples, name, progress=progress)
+    fitted = parse_calibration.calibrate(
+        nlp, examples, name, confidence=asked.slope, progress=progress
+    )
     judged = parse_calibration.measure(nlp, further, name, progress) if further else {}
     found = ParseResult(fitted, judged, {}, "")
     if asked.precision is not None:

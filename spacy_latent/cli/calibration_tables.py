@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from spacy_latent.evaluation.calibration_fit import Gain
     from spacy_latent.evaluation.entity_calibration import Calibrated, Measured
     from spacy_latent.evaluation.parse_calibration import CalibratedParses
+    from spacy_latent.pipeline.learnt_calibration import ConfidenceMap
 
 SENTENCES_OF_DOCS = (
     "All sentences of a doc count as one text, since they are often right or wrong together. If "
@@ -93,9 +94,57 @@ def print_parse_fits(nlp: Language, dev: str, found: CalibratedParses) -> None:
     )
     for said, fit in zip(told, found.fits):
         msg.text(said)
+        print_gain(fit.gain, fit.kept, made.docs)
+        if fit is found.arcs:
+            print_map_of_arcs(found)
         print_error("Before", fit.before)
         print_error("On texts left out of the fit, in five folds", fit.crossed)
-        print_gain(fit.gain, fit.kept, made.docs)
+
+
+def print_map_of_arcs(found: CalibratedParses) -> None:
+    """Print the slope and the shifts of the odds of arcs, with their gain."""
+    fit = found.confidences
+    print_odds(found.calibration, " of arcs")
+    for name, loss in fit.losses.items():
+        msg.text(f"mean loss of arcs left out of the fit, {name}: {loss:.4f}")
+    if fit.kept:
+        print_gain(fit.gain, fit.kept, found.calibration.docs)
+        msg.text(
+            "confidences of the heads of a word may add up to more or less than 1; weights of "
+            "alternatives are not changed with the odds of arcs"
+        )
+    elif fit.losses:
+        msg.text(
+            "no slope and shifts of the odds of arcs: texts left out of the fit do not gain more "
+            "than the error of the gain"
+        )
+
+
+def print_odds(made: ConfidenceMap, of: str = "") -> None:
+    """Print the slope and the shifts of odds, and that a small slope tells little.
+
+    Args:
+        of: the predictions, as in " of arcs".
+    """
+    if (made.slope, made.shift) != (1.0, 0.0):
+        msg.text(f"slope {made.slope:.3g} and shift {made.shift:+.2f} of the odds{of}")
+    if any(f"{abs(shift):.2f}" != "0.00" for shift in made.shifts.values()):
+        each = ", ".join(f"{label} {value:+.2f}" for label, value in made.shifts.items())
+        msg.text(f"shifts of labels: {each}")
+    if made.slope < FLAT:
+        several, model = ("arcs", "parser") if of else ("entities", "tagger")
+        others = (
+            "other heads, as in arcs from a threshold on."
+            if of
+            else "other spans and labels, as in sets and alternatives: those of several labels of "
+            "one span may add up to more than 1."
+        )
+        msg.warn(
+            f"The slope is below {FLAT}: odds that are 100 times those of another become "
+            f"{100**made.slope:.1f} times. Confidences say how often {several} that are found are "
+            f"right, and little about which. They are not fitted to {others} With --no-slope they "
+            f"stay the probabilities of the {model}."
+        )
 
 
 def print_entities(nlp: Language, name: str, asked: Request, found: EntityResult) -> None:
@@ -174,19 +223,7 @@ def print_calibration(found: Calibrated) -> None:
         of = "the texts" if fitted or name == "as trained" else "texts left out of the fit"
         same = ", on the texts that it was fitted to" if name == "calibrated" else ""
         msg.text(f"mean loss of {of}, {name}: {loss:.4f}{same}")
-    if (made.slope, made.shift) != (1.0, 0.0):
-        msg.text(f"slope {made.slope:.3g} and shift {made.shift:+.2f} of the odds")
-    if any(f"{abs(shift):.2f}" != "0.00" for shift in made.shifts.values()):
-        each = ", ".join(f"{label} {value:+.2f}" for label, value in made.shifts.items())
-        msg.text(f"shifts of labels: {each}")
-    if made.slope < FLAT:
-        msg.warn(
-            f"The slope is below {FLAT}: odds that are 100 times those of another become "
-            f"{100**made.slope:.1f} times. Confidences say how often entities that are found are "
-            "right, and little about which. They are not fitted to other spans and labels, as in "
-            "sets and alternatives: those of several labels of one span may add up to more than "
-            "1. With --no-slope they stay the probabilities of the tagger."
-        )
+    print_odds(made)
     if made.changes_odds and noun == "entity":
         msg.text(
             "weights of alternatives are not changed with the odds of entities: an entity may be "

@@ -6,6 +6,11 @@ is where the probabilities of the arcs, or labels, that the parser finds have th
 −log of the probability of what is the case. Arcs that cannot be right, since their sentence is
 wrong, count too.
 
+The probabilities of arcs are then mapped to confidences, as those of entities are: by a slope and a
+shift of the log-odds, with or without a shift for the most probable label of each arc. A labelled
+arc has the confidence of its arc times the probability of the label given the arc, so that it is
+never more probable than its arc. Single trees and their weights are not mapped by it.
+
 A whole tree is right if its sentence and each of its arcs is. Its probability under the model is
 that of the sentence, of the tree at this temperature, and of its labels. It is then mapped to a
 confidence: a slope and a shift of the log-odds, for trees with labels and for those without.
@@ -15,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,12 +50,17 @@ from spacy_latent.evaluation.calibration_fit import (
     Gain,
     TemperatureFit,
     at_temperature,
+    choose_confidence,
     fit_map,
     folds_of,
+    gain_of,
+    left_out_confidences,
+    surprise,
 )
 from spacy_latent.evaluation.entity_calibration import precise_threshold
 from spacy_latent.pipeline.learnt_calibration import (
     LEAST_TREE,
+    EntityCalibration,
     ParseCalibration,
     confidence_of,
     parse_components,
@@ -92,13 +102,19 @@ class FittedTemperature(Fitted):
 
 @dataclass
 class FittedMap(Fitted):
-    """A slope and a shift of log-odds, 1 and 0 if they were not kept, for whole trees.
+    """A slope and a shift of log-odds, 1 and 0 if they were not kept, for arcs or whole trees.
 
-    The gain is over the trees at the temperature alone.
+    The gain is over the predictions at the temperature alone.
+
+    Attributes:
+        shifts: further shift by label, for arcs; empty for no such shifts.
+        losses: mean loss of each map that was tried, on predictions left out of its fit.
     """
 
     slope: float
     shift: float
+    shifts: dict[str, float] = field(default_factory=dict)
+    losses: dict[str, float] = field(default_factory=dict)
 
     @property
     def kept(self) -> bool:
@@ -110,26 +126,34 @@ class CalibratedParses:
     """Result of :func:`calibrate`.
 
     Attributes:
-        arcs: the temperature of trees, with arcs.
-        labelled: the temperature of labels, with labelled arcs. Its gain is of the labels of right
-            arcs.
+        arcs: the temperature of trees, with the confidences of arcs.
+        labelled: the temperature of labels, with those of labelled arcs. Its gain is of the labels
+            of right arcs.
+        confidences: the map of arcs, with the same confidences as ``arcs``.
         labelled_trees: the map of whole trees with their labels.
     """
 
     calibration: ParseCalibration
     arcs: FittedTemperature
     labelled: FittedTemperature
+    confidences: FittedMap
     trees: FittedMap
     labelled_trees: FittedMap
 
     @property
     def fits(self) -> tuple[FittedTemperature | FittedMap, ...]:
+        """The fits with predictions of different nouns."""
         return self.arcs, self.labelled, self.trees, self.labelled_trees
 
 
 @recording()
 def calibrate(
-    nlp: Language, examples: Examples, component: str | None = None, *, progress: Progress = silent
+    nlp: Language,
+    examples: Examples,
+    component: str | None = None,
+    *,
+    confidence: bool | None = None,
+    progress: Progress = silent,
 ) -> CalibratedParses:
     """Fit temperatures and maps of a parser and store them in it, each if it gains.
 
@@ -143,6 +167,8 @@ def calibrate(
             ``doc.user_data["document"]``; then a promised precision counts documents as
             independent, not docs.
         component: name of a ``latent_parser``; may be left out if the pipeline has one.
+        confidence: whether to fit a slope and a shift of arcs; None to fit them if held-out arcs
+            support it. With True this fit is kept in any case.
 
     Raises:
         LatentError: if no text has heads.
@@ -162,8 +188,9 @@ def calibrate(
             f"No text has annotated heads, so {name!r} cannot be calibrated. Give text with "
             "token.head that it was not trained on."
         )
-    found = _fit(table, documents)
-    pipe.calibration = found.calibration if any(fit.kept for fit in found.fits) else None
+    found = _fit(table, documents, confidence)
+    kept = any(fit.kept for fit in (*found.fits, found.confidences))
+    pipe.calibration = found.calibration if kept else None
     return found
 
 
@@ -345,7 +372,7 @@ def _judged_trees(
             yield said, product
 
 
-def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
+def _fit(table: _Table, documents: IndependentTexts, confidence: bool | None) -> CalibratedParses:
     folds, own = folds_of(documents), table.arcs
     arcs = TemperatureFit.of(own.said, own.right, own.texts, folds)
     # A label can only be right with its arc.
@@ -355,16 +382,16 @@ def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
     )
 
     plain = own.said[:, UNCHANGED]
-    after = at_temperature(own.said, arcs.kept)
     fold = folds[own.texts]
-    crossed = at_temperature(own.said, arcs.by_fold[fold])
+    confidences = _fit_confidences(table, arcs, folds, documents, confidence)
     trees = FittedTemperature(
         arcs.gain,
-        table.judged(ARC, plain, own.right),
-        documents.group(table.judged(ARC, after, own.right)),
-        table.judged(ARC, crossed, own.right),
+        confidences.before,
+        confidences.after,
+        confidences.crossed,
         math.exp(arcs.kept),
     )
+    after, crossed = map(np.asarray, (trees.after.probabilities, trees.crossed.probabilities))
     before_labels = plain * own.of_labels[:, UNCHANGED]
     after_labels = after * at_temperature(own.of_labels, labels.kept)
     crossed_labels = crossed * at_temperature(own.of_labels, labels.by_fold[fold])
@@ -393,6 +420,9 @@ def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
     made = ParseCalibration(
         temperature=trees.temperature,
         label_temperature=labelled.temperature,
+        slope=confidences.slope,
+        shift=confidences.shift,
+        shifts=confidences.shifts,
         tree_slope=of_trees.slope,
         tree_shift=of_trees.shift,
         labelled_tree_slope=of_labelled_trees.slope,
@@ -400,7 +430,40 @@ def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
         docs=len(folds),
         arcs=len(own.right),
     )
-    return CalibratedParses(made, trees, labelled, of_trees, of_labelled_trees)
+    return CalibratedParses(made, trees, labelled, confidences, of_trees, of_labelled_trees)
+
+
+def _fit_confidences(
+    table: _Table,
+    fit: TemperatureFit,
+    folds: np.ndarray,
+    documents: IndependentTexts,
+    confidence: bool | None,
+) -> FittedMap:
+    """Fit the map of arcs at the temperature.
+
+    Args:
+        folds: fold of each doc, ``(D,)``.
+        confidence: as in :func:`calibrate`.
+    """
+    own = table.arcs
+    fold = folds[own.texts]
+    warm = table.judged(ARC, at_temperature(own.said, fit.kept), own.right)
+    by_fold = table.judged(ARC, at_temperature(own.said, fit.by_fold[fold]), own.right)
+    apart = by_fold if fit.kept else warm
+    sure, losses = choose_confidence(apart, folds, confidence)
+    mapped = left_out_confidences(apart, sure, folds)
+    gain = gain_of(surprise(apart.probabilities, own.right), surprise(mapped, own.right), own.texts)
+    before = table.judged(ARC, own.said[:, UNCHANGED], own.right)
+    if not sure.changes_odds or not (gain.is_sure or confidence):
+        none = EntityCalibration()
+        after = documents.group(warm)
+        return FittedMap(gain, before, after, by_fold, none.slope, none.shift, losses=losses)
+    pairs = zip(warm.probabilities, warm.labels)
+    after = replace(warm, probabilities=[sure.confidence(*pair) for pair in pairs])
+    crossed = replace(apart, probabilities=mapped.tolist())
+    parts = sure.slope, sure.shift, sure.shifts, losses
+    return FittedMap(gain, before, documents.group(after), crossed, *parts)
 
 
 def _fit_map(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,6 +34,8 @@ from spacy_latent.structures.dependency import DependencyTree
 # Order of labels in the names of a SpanStructure: the label of roots, the learned labels, and the
 # label of white space.
 ROOT = 0
+# Map from probabilities of arcs ``(A,)`` and places of their labels ``(A,)`` to confidences.
+ArcConfidences = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,14 @@ class Request:
 
     Attributes:
         names: the label of roots, the labels that the module scores, and the label of white space.
-        threshold: least probability of annotated parts.
+        threshold: least probability of annotated parts, before their map to confidences.
         max_length: bound on the tokens of a sentence.
         asked: intervention on the trees, or None.
         untrained: number of the last labels that were added and not trained yet.
         temperature: divisor of the scores of arcs, of a calibration.
         label_temperature: divisor of the scores of labels, likewise.
+        confidences: map of the probabilities of arcs, each with its most probable label, or None.
+            The probabilities of labels given the arc stay as they are.
     """
 
     names: tuple[str, ...]
@@ -59,6 +63,7 @@ class Request:
     untrained: int = 0
     temperature: float = 1.0
     label_temperature: float = 1.0
+    confidences: ArcConfidences | None = None
 
 
 @dataclass
@@ -344,29 +349,33 @@ class GroupParse:
         """Return arcs and labelled arcs that are more probable than the threshold.
 
         Returns:
-            Arcs (item, head, modifier) and their probabilities, then labelled arcs (item, head,
-            modifier, label) and theirs.
+            Arcs (item, head, modifier) and their confidences, then labelled arcs (item, head,
+            modifier, label) and theirs. Without a map these are the probabilities.
         """
         least = max(self.request.threshold, 0.0)
         marginals = _numpy(self.module.structure.marginals(self.scores, self.lengths))
         arcs = np.argwhere(marginals > least)
         p = marginals[tuple(arcs.T)].astype("float32")
         b, h, m = arcs.T
-        each = np.zeros((len(arcs), len(self.request.names)), dtype="float32")
-        each[h == 0, ROOT] = 1.0
+        of_labels = np.zeros((len(arcs), len(self.request.names)), dtype="float32")
+        of_labels[h == 0, ROOT] = 1.0
         spaces = np.zeros((len(marginals), marginals.shape[1]), dtype=bool)
         for item, host in self.hosts.items():
             spaces[item, 1 : len(host) + 1] = host >= 0
         space = spaces[b, m] & (h > 0)
-        each[space, -1] = 1.0
+        of_labels[space, -1] = 1.0
         worded = (h > 0) & ~space
         if worded.any():
             scores = self._label_scores(b[worded], h[worded] - 1, m[worded] - 1)
-            each[worded, 1:-1] = _numpy(scores.softmax(1))
-        each *= p[:, None]
-        arc, label = np.nonzero(each > least)
+            of_labels[worded, 1:-1] = _numpy(scores.softmax(1))
+        arc, label = np.nonzero(of_labels * p[:, None] > least)
         labelled = np.concatenate([arcs[arc], label[:, None]], 1)
-        return arcs.astype("int32"), p, labelled.astype("int32"), each[arc, label]
+        if self.request.confidences is not None:
+            # White space has no choice of a head.
+            places = of_labels[~space].argmax(1)
+            p[~space] = self.request.confidences(p[~space], places)
+        p_labelled = of_labels[arc, label] * p[arc]
+        return arcs.astype("int32"), p, labelled.astype("int32"), p_labelled
 
     def _others(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the best trees ``(K, B, n)``, their probabilities ``(K, B)`` and their labels.

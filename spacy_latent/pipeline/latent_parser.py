@@ -69,7 +69,8 @@ class LatentParser(TrainedComponent):
     Args:
         annotate: "map" writes the best trees to ``doc._.latent``. "probabilities" also writes the
             probabilities of arcs, of labelled arcs and of whole trees. "none" writes nothing there.
-        threshold: least probability of an arc that is stored.
+        threshold: least probability of an arc that is stored, before slope and shifts of a
+            calibration.
         alternatives: number of ranked trees to store for each sentence, including the best one.
         scorer: scorer of the component, as in ``parser``.
     """
@@ -116,7 +117,7 @@ class LatentParser(TrainedComponent):
 
     def check_learnt(self) -> None:
         if self.cfg.get("calibration") is not None:
-            ParseCalibration.from_dict(self.cfg["calibration"], self.name)
+            ParseCalibration.from_dict(self.cfg["calibration"], self.name, self.all_labels)
 
     @property
     def calibration(self) -> ParseCalibration | None:
@@ -126,13 +127,15 @@ class LatentParser(TrainedComponent):
         and after further training.
         """
         found = self.cfg["calibration"]
-        return None if found is None else ParseCalibration.from_dict(found, self.name)
+        if found is None:
+            return None
+        return ParseCalibration.from_dict(found, self.name, self.all_labels)
 
     @calibration.setter
     def calibration(self, found: ParseCalibration | None) -> None:
         made = None if found is None else found.to_dict()
         if made is not None:
-            ParseCalibration.from_dict(made, self.name)
+            ParseCalibration.from_dict(made, self.name, self.all_labels)
         self.cfg["calibration"] = made
 
     # ---------------------------------------------------------------- labels
@@ -194,6 +197,7 @@ class LatentParser(TrainedComponent):
             self.model.attrs[UNTRAINED],
             calibration.temperature,
             calibration.label_temperature,
+            calibration.confidences(self.all_labels),
         )
         own = [docs[i] for i in filled]
         parses, _ = run(self.model, own, partial(parse, docs=own, request=request), is_train=False)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from spacy_latent.annotations import SpanStructure
     from spacy_latent.layers.batch_interventions import BatchInterventions
+    from spacy_latent.models.parses import ArcConfidences
     from spacy_latent.models.tag_losses import Probabilities
     from spacy_latent.structures.tag_sequence import TagSequence
 
@@ -30,11 +31,43 @@ NEAR = 1e-6
 # Bound on the probabilities of whole trees, of which those of long sentences are far smaller.
 LEAST_TREE = 1e-300
 # Numbers of the calibration of a parser that divide scores or keep the order of probabilities.
-POSITIVE = ("temperature", "label_temperature", "tree_slope", "labelled_tree_slope")
+POSITIVE = ("temperature", "label_temperature", "slope", "tree_slope", "labelled_tree_slope")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfidenceMap:
+    """Map from the probability of a prediction to its confidence.
+
+    Attributes:
+        slope, shift, shifts: the log-odds of a prediction's confidence are the log-odds of its
+            probability times ``slope``, plus ``shift``, plus the shift of its label in ``shifts``.
+    """
+
+    slope: float = 1.0
+    shift: float = 0.0
+    shifts: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def changes_odds(self) -> bool:
+        """True if confidences differ from the probabilities of the model.
+
+        The weights of whole structures do not change with them, since no model with just these
+        confidences is known.
+        """
+        return self.slope != 1 or self.shift != 0 or any(self.shifts.values())
+
+    def shifts_of(self, labels: Sequence[str]) -> tuple[float, ...]:
+        """Return the shift of the log-odds of each label."""
+        return tuple(self.shift + self.shifts.get(label, 0.0) for label in labels)
+
+    def confidence(self, probability: float, label: str) -> float:
+        """Return the confidence of a prediction from its probability under the model."""
+        (shift,) = self.shifts_of([label])
+        return confidence_of(probability, self.slope, shift)
 
 
 @dataclass(frozen=True)
-class EntityCalibration:
+class EntityCalibration(ConfidenceMap):
     """Calibration of a component's probabilities of entities or spans, learnt from held-out text.
 
     Spans have neither biases nor a coverage.
@@ -43,8 +76,6 @@ class EntityCalibration:
         temperature: divisor of the scores.
         biases: by label, the term that is added to the scores of the tags that begin an entity with
             it; empty for no biases.
-        slope, shift, shifts: the log-odds of an entity's confidence are the log-odds of its
-            probability times ``slope``, plus ``shift``, plus the shift of its label in ``shifts``.
         coverage: share of the texts with entities whose sets hold all of them; None without sets.
         least: least probability, before slope and shifts, of a span in the set.
         docs, entities: numbers of docs and entities of the fit.
@@ -52,9 +83,6 @@ class EntityCalibration:
 
     temperature: float = 1.0
     biases: dict[str, float] = field(default_factory=dict)
-    slope: float = 1.0
-    shift: float = 0.0
-    shifts: dict[str, float] = field(default_factory=dict)
     coverage: float | None = None
     least: float | None = None
     docs: int = 0
@@ -118,23 +146,12 @@ class EntityCalibration:
             emissions = emissions + array_module.asarray(bias_of_tags(biases), emissions.dtype)
         return emissions, transitions
 
-    @property
-    def changes_odds(self) -> bool:
-        """True if confidences differ from the probabilities under the chain.
 
-        The weights of sequences do not change with them, since no chain with just these confidences
-        is known.
-        """
-        return self.slope != 1 or self.shift != 0 or any(self.shifts.values())
-
-    def shifts_of(self, labels: Sequence[str]) -> tuple[float, ...]:
-        """Return the shift of the log-odds of each label."""
-        return tuple(self.shift + self.shifts.get(label, 0.0) for label in labels)
-
-    def confidence(self, probability: float, label: str) -> float:
-        """Return the confidence of an entity from its probability under the chain."""
-        (shift,) = self.shifts_of([label])
-        return confidence_of(probability, self.slope, shift)
+def is_finite_number(value: object) -> bool:
+    """Return whether a value is a finite number, and no truth value."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return math.isfinite(value)
 
 
 def confidence_of(probability: float, slope: float, shift: float, least: float = NEAR) -> float:
@@ -203,8 +220,11 @@ class CalibratedEntities:
 
 
 @dataclass(frozen=True)
-class ParseCalibration:
+class ParseCalibration(ConfidenceMap):
     """Calibration of a parser's probabilities, learnt from held-out text.
+
+    The slope, the shift and the shifts are those of arcs, by the most probable label of each. A
+    labelled arc has the confidence of its arc times the probability of the label given the arc.
 
     Attributes:
         temperature: divisor of the scores of arcs.
@@ -228,26 +248,42 @@ class ParseCalibration:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, found: object, name: str) -> ParseCalibration:
+    def from_dict(cls, found: object, name: str, labels: Sequence[str]) -> ParseCalibration:
         """Read the calibration that a component ``name`` has saved.
+
+        Args:
+            labels: labels of its arcs.
 
         Raises:
             LatentError: if a value is invalid.
         """
         known = [each.name for each in fields(cls)]
+        shifts = found.get("shifts", {}) if isinstance(found, Mapping) else None
         if (
             not isinstance(found, Mapping)
+            or not isinstance(shifts, Mapping)
             or not set(found) <= set(known)
-            or any(isinstance(n, bool) or not isinstance(n, (int, float)) for n in found.values())
-            or not all(math.isfinite(n) for n in found.values())
-            or min(found.get(name, 1.0) for name in POSITIVE) <= 0
+            or not set(shifts) <= set(labels)
+            or not all(
+                is_finite_number(n)
+                for n in (*shifts.values(), *(n for key, n in found.items() if key != "shifts"))
+            )
+            or min(found.get(key, 1.0) for key in POSITIVE) <= 0
         ):
             raise LatentError(
                 f"{name}: its calibration is {found!r}; expected finite numbers under "
-                f"{', '.join(known)}, and {', '.join(POSITIVE)} above 0. The saved pipeline was "
-                "changed by hand or cut short: run 'spacy latent calibrate' again."
+                f"{', '.join(known)}, by its labels under shifts, and {', '.join(POSITIVE)} above "
+                "0. The saved pipeline was changed by hand or cut short: run 'spacy latent "
+                "calibrate' again."
             )
         return cls(**found)
+
+    def confidences(self, labels: Sequence[str]) -> ArcConfidences | None:
+        """Return the map of arcs for a parser with these labels, None if it changes nothing."""
+        if not self.changes_odds:
+            return None
+        shifts = np.array(self.shifts_of(labels))
+        return lambda said, places: confidences_of(said, self.slope, shifts[places])
 
     def tree_confidences(self, whole: float, labelled: float) -> tuple[float, float]:
         """Return the confidences that a whole tree is right, without and with its labels.

@@ -1,4 +1,4 @@
-"""Calibration of ``latent_parser``: temperatures of trees and labels."""
+"""Calibration of ``latent_parser``: temperatures of trees and labels, confidences of arcs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from spacy.training import Example
 from spacy.util import fix_random_seed
 
 from spacy_latent.analysis.arc_calibration import judged_arcs
-from spacy_latent.analysis.calibration import apply_threshold, expected_calibration_error
+from spacy_latent.analysis.calibration import (
+    apply_threshold,
+    by_label,
+    expected_calibration_error,
+)
 from spacy_latent.analysis.precision_bound import PromisedThreshold, promised_threshold
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.evaluation.calibration_fit import surprise
@@ -85,13 +89,17 @@ def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
     for noun, fit in (("arc", found.arcs), ("labelled arc", found.labelled)):
         assert judged[noun].correct == fit.after.correct
         assert judged[noun].probabilities == pytest.approx(fit.after.probabilities, abs=0.02)
-    # Still a distribution over heads.
+    nlp.to_disk(tmp_path)
+    again: Any = spacy.load(tmp_path).get_pipe("latent_parser")
+    # JSON rounds to ten digits.
+    assert again.calibration.shifts == pytest.approx(found.calibration.shifts)
+    assert again.calibration.temperature == pytest.approx(found.calibration.temperature)
+    # Without a map, still a distribution over heads.
+    plain = calibrate(nlp, doubtful(nlp), confidence=False)
+    assert not plain.confidences.kept and plain.calibration.slope == 1
     nlp.get_pipe("latent_parser").cfg["threshold"] = 0.0  # type: ignore[union-attr]
     (span,) = nlp(TEXT)._.latent["latent_parser"].spans
     assert np.bincount(span.parts[:, 1], span.probabilities)[1:] == pytest.approx(1, abs=1e-4)
-    nlp.to_disk(tmp_path)
-    again: Any = spacy.load(tmp_path).get_pipe("latent_parser")
-    assert again.calibration.temperature == pytest.approx(found.calibration.temperature)
 
 
 def test_a_fit_without_a_sure_gain_is_not_kept(nlp: Language) -> None:
@@ -100,6 +108,7 @@ def test_a_fit_without_a_sure_gain_is_not_kept(nlp: Language) -> None:
     # Two texts tell nothing: the earlier calibration goes, since it was not compared.
     found = calibrate(nlp, parsed(nlp, *PARSED[2:3], (TEXT, [1, 3, 1, 3], "amod det amod ROOT")))
     assert not found.arcs.kept and found.calibration.temperature == 1
+    assert not found.confidences.kept and not found.calibration.changes_odds
     assert found.arcs.before.probabilities == pytest.approx(found.arcs.after.probabilities)
     assert pipe.calibration is None or found.labelled.kept
 
@@ -138,9 +147,20 @@ def test_it_ends_with_the_weights_that_it_is_of(nlp: Language) -> None:
     with pytest.warns(LatentWarning, match="left out"):
         nlp.update(parsed(nlp), sgd=nlp.resume_training())
     assert pipe.calibration is None
-    for wrong in (3, {"temperature": 0.0}, {"heat": 1.0}, {"arcs": "many"}):
+    for wrong in (
+        3,
+        {"temperature": 0.0},
+        {"heat": 1.0},
+        {"arcs": "many"},
+        {"slope": 0.0},
+        {"shift": float("nan")},
+        {"shifts": 1.0},
+        {"shifts": {"det": True}},
+        {"shifts": {"det": float("inf")}},
+        {"shifts": {"GPE": 1.0}},
+    ):
         with pytest.raises(LatentError, match="numbers"):
-            ParseCalibration.from_dict(wrong, "latent_parser")
+            ParseCalibration.from_dict(wrong, "latent_parser", ["det", "nsubj"])
 
 
 def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
@@ -161,11 +181,14 @@ def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
         ("--point-estimate",),
         ("--confidence", 0.9),
         ("--coverage", 0.9),
-        ("--slope",),
+        ("--biases",),
     ):
         shown = said("calibrate", model, dev, tmp_path / "no", *options, code=1)
         assert options[0].strip("-") in shown
         assert not (tmp_path / "no").exists()
+    assert found["calibration"]["shifts"]["det"] < 0 and found["confidence"]["gain"]["kept"]
+    plain = json_of("calibrate", model, dev, tmp_path / "plain", "--json", "--no-slope")
+    assert plain["calibration"]["shifts"] == {} and plain["calibration"]["slope"] == 1
     page = tmp_path / "report.html"
     shown = said("report", output, dev, page)
     assert "latent_parser: labelled arcs" in shown and "96 labelled arcs" in shown
@@ -176,6 +199,64 @@ def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
     assert 'href="#confidence-latent_parser-labelled-arcs"' in html
     assert 'id="confidence-latent_parser-labelled-arcs"' in html
     assert said("report", output, dev, page, "--component", "latent_parser") == shown
+
+
+def wrong_determiners(nlp: Language) -> list[Example]:
+    """Return texts whose arc of "det" is wrong in every second one, and no other arc is."""
+    rows = [(TEXT, [1 + i % 2, 2, 3, 3], "det amod nsubj ROOT") for i in range(240)]
+    return parsed(nlp, *rows)
+
+
+def test_labels_that_are_wrong_more_often_are_less_confident(nlp: Language) -> None:
+    def errors(**options: Any) -> dict[str, float]:
+        calibrate(nlp, wrong_determiners(nlp), **options)
+        groups = by_label(measure(nlp, wrong_determiners(nlp))["arc"])
+        return {one.name: abs(one.said - one.right) for one in groups}
+
+    plain, mapped = errors(confidence=False), errors()
+    assert plain.keys() == mapped.keys() == {"det", "nsubj", "ROOT"}
+    assert all(mapped[label] < 0.06 < plain[label] for label in plain)
+    calibration = nlp.get_pipe("latent_parser").calibration  # type: ignore[union-attr]
+    assert calibration.shifts["det"] < 0 < calibration.shifts["nsubj"]
+
+
+def random_texts(nlp: Language, calibration: ParseCalibration) -> list[Example]:
+    """Return texts whose arcs are right as often as this calibration of the parser says."""
+    generator, made = np.random.default_rng(0), []
+    words = sorted({word for text, *_ in PARSED for word in text.split()})
+    for _ in range(200):
+        own = [words[i] for i in generator.integers(len(words), size=8)]
+        starts = [i == 0 for i in range(len(own))]
+        doc = nlp(Doc(nlp.vocab, own, sent_starts=starts))
+        heads = [token.head.i for token in doc]
+        for arc in doc._.latent["latent_parser"].arcs():
+            label = doc[arc.modifier].dep_
+            if generator.random() > calibration.confidence(arc.probability or 0.0, label):
+                others = {*range(len(own))} - {heads[arc.modifier]}
+                heads[arc.modifier] = sorted(others)[generator.integers(len(others))]
+        reference = Doc(nlp.vocab, own, heads=heads, deps=[token.dep_ for token in doc])
+        made.append(Example(Doc(nlp.vocab, own, sent_starts=starts), reference))
+    return made
+
+
+def test_a_known_map_is_recovered(nlp: Language) -> None:
+    pipe: Any = nlp.get_pipe("latent_parser")
+    pipe.cfg["threshold"] = 0.0
+    true = ParseCalibration(slope=0.4, shift=-0.2, shifts={"det": -0.8, "nsubj": 0.8})
+    examples = random_texts(nlp, true)
+
+    def fresh() -> list[Example]:
+        return [Example(one.predicted.copy(), one.reference) for one in examples]
+
+    trained = measure(nlp, fresh())["arc"]
+    expected = [true.confidence(*pair) for pair in zip(trained.probabilities, trained.labels)]
+
+    def distance(**options: Any) -> float:
+        calibrate(nlp, fresh(), **options)
+        said = measure(nlp, fresh())["arc"].probabilities
+        return float(np.abs(np.subtract(said, expected)).mean())
+
+    assert distance() < 0.03 < distance(confidence=False)
 
 
 def test_whole_trees_are_as_right_as_is_said(nlp: Language, tmp_path: Path) -> None:
@@ -249,6 +330,98 @@ def test_labels_make_no_tree_more_probable(nlp: Language) -> None:
     judged = measure(nlp, doubtful(nlp))
     pairs = zip(judged["labelled tree"].probabilities, judged["tree"].probabilities)
     assert all(labelled <= tree for labelled, tree in pairs)
+
+
+MAPPED = ParseCalibration(
+    temperature=2.0, label_temperature=1.5, slope=0.7, shift=-0.3, shifts={"det": 1.0, "amod": -1.0}
+)
+
+
+def test_no_labelled_arc_is_more_confident_than_its_arc(nlp: Language) -> None:
+    pipe: Any = nlp.get_pipe("latent_parser")
+    pipe.cfg["threshold"], pipe.calibration = 0.0, MAPPED
+    (span,) = nlp("old She dog the left saw")._.latent["latent_parser"].spans
+    arcs = {tuple(part): p for part, p in zip(span.parts.tolist(), span.probabilities)}
+    sums = dict.fromkeys(arcs, 0.0)
+    for (head, modifier, _), p in zip(span.labelled_parts.tolist(), span.labelled_probabilities):
+        assert p <= arcs[head, modifier]
+        sums[head, modifier] += p
+    # The labels of an arc are still a distribution, given the arc.
+    assert [sums[part] for part in arcs] == pytest.approx(list(arcs.values()), rel=1e-4)
+    pipe.calibration = ParseCalibration(temperature=2.0, label_temperature=1.5)
+    (before,) = nlp("old She dog the left saw")._.latent["latent_parser"].spans
+    assert np.array_equal(before.decoded, span.decoded)
+    odds = {
+        tuple(part): MAPPED.confidence(p, span.labels[label])
+        for part, p, label in zip(
+            before.parts.tolist(), before.probabilities.tolist(), best_labels(before)
+        )
+    }
+    assert [arcs[part] for part in odds] == pytest.approx(list(odds.values()), abs=1e-5)
+    assert before.whole_probability == span.whole_probability
+
+
+def best_labels(span: Any) -> list[int]:
+    """Return the most probable label of each arc."""
+    found: dict[tuple[int, int], tuple[float, int]] = {}
+    for (head, modifier, label), p in zip(
+        span.labelled_parts.tolist(), span.labelled_probabilities.tolist()
+    ):
+        found[head, modifier] = max(found.get((head, modifier), (0.0, 0)), (p, label))
+    return [found[tuple(part)][1] for part in span.parts.tolist()]
+
+
+def test_texts_without_arcs_to_doubt(nlp: Language) -> None:
+    pipe: Any = nlp.get_pipe("latent_parser")
+    pipe.calibration = MAPPED
+    assert nlp("")._.latent["latent_parser"].arcs() == []
+    (arc,) = nlp("left")._.latent["latent_parser"].arcs()
+    assert arc.head is None and 0.99 < arc.probability <= 1
+    # White space has no choice of a head, and is not mapped.
+    words = Doc(nlp.vocab, ["left", "\n", "\n"], sent_starts=[True, False, False])
+    _, *spaces = nlp(words)._.latent["latent_parser"].arcs()
+    assert [arc.probability for arc in spaces] == [1.0, 1.0]
+    # The root of a single word is all that there is to fit to.
+    examples = [one for _ in range(30) for one in parsed(nlp, ("left", [0], "ROOT"))]
+    assert len(calibrate(nlp, examples).arcs.after.probabilities) == 30
+
+
+def test_a_map_is_saved_and_a_pipeline_without_one_is_as_it_was(
+    nlp: Language, tmp_path: Path
+) -> None:
+    pipe: Any = nlp.get_pipe("latent_parser")
+    pipe.calibration = MAPPED
+    mapped = probabilities(nlp)
+    nlp.to_disk(tmp_path / "mapped")
+    for again in (
+        spacy.load(tmp_path / "mapped"),
+        pipeline(annotate="probabilities").from_bytes(nlp.to_bytes()),
+    ):
+        assert np.array_equal(probabilities(again), mapped)
+    # As an earlier version saved it.
+    old = {"temperature": 2.0, "label_temperature": 1.5, "tree_slope": 0.9, "docs": 3, "arcs": 9}
+    pipe.cfg["calibration"] = old
+    stored = probabilities(nlp)
+    assert not np.array_equal(stored, mapped)
+    nlp.to_disk(tmp_path / "old")
+    again = spacy.load(tmp_path / "old")
+    assert again.get_pipe("latent_parser").calibration.changes_odds is False  # type: ignore[union-attr]
+    assert np.array_equal(probabilities(again), stored)
+    # The probabilities are those of trees: the heads of a word add up to 1.
+    pipe.cfg["threshold"] = 0.0
+    (span,) = nlp(TEXT)._.latent["latent_parser"].spans
+    assert np.bincount(span.parts[:, 1], span.probabilities)[1:] == pytest.approx(1, abs=1e-4)
+
+
+def test_a_map_is_kept_without_a_gain_if_it_is_asked_for(nlp: Language) -> None:
+    few = parsed(nlp, *PARSED[2:3], (TEXT, [1, 3, 1, 3], "amod det amod ROOT"))
+    found = calibrate(nlp, few, confidence=True)
+    assert found.confidences.kept and not found.confidences.gain.is_sure
+    pipe: Any = nlp.get_pipe("latent_parser")
+    assert pipe.calibration == found.calibration and pipe.calibration.changes_odds
+    judged = measure(nlp, parsed(nlp, *PARSED[2:3], (TEXT, [1, 3, 1, 3], "amod det amod ROOT")))
+    for noun, fit in (("arc", found.arcs), ("labelled arc", found.labelled)):
+        assert judged[noun].probabilities == pytest.approx(fit.after.probabilities, abs=0.02)
 
 
 def test_improbable_trees_keep_their_order() -> None:
