@@ -154,18 +154,18 @@ class ScoreFit:
         everything = torch.ones(self.size, dtype=torch.float64)
         with torch.no_grad():
             plain = self.losses(torch.zeros(1, dtype=torch.float64))
-        told = {"as trained": float(plain[self.counted].mean())}
+        mean_losses = {"as trained": float(plain[self.counted].mean())}
         if biases is None:
             zero = torch.zeros(1 + len(self.begins), dtype=torch.float64)
             one, several = (self.cross_fit(start)[1][self.counted] for start in (zero[:1], zero))
             biases = gain_of(one.numpy(), several.numpy()).is_sure
-            told["temperature"] = float(one.mean())
-            told["temperature and biases"] = float(several.mean())
-            return self.best(biases, everything), told
+            mean_losses["temperature"] = float(one.mean())
+            mean_losses["temperature and biases"] = float(several.mean())
+            return self.best(biases, everything), mean_losses
         point = self.best(biases, everything)
         with torch.no_grad():
-            told["calibrated"] = float(self.losses(point)[self.counted].mean())
-        return point, told
+            mean_losses["calibrated"] = float(self.losses(point)[self.counted].mean())
+        return point, mean_losses
 
 
 def feasible(

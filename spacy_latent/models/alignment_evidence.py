@@ -132,7 +132,9 @@ class AlignmentEvidence(nn.Module):
             lengths: ``(B, 2)``.
         """
         first, second = split_texts(words[..., None], lengths, self.settings.name)
-        cells, alone = (told.double() for told in self.decoder(first[..., 0], second[..., 0]))
+        cells, alone = (
+            log_probs.double() for log_probs in self.decoder(first[..., 0], second[..., 0])
+        )
         inside = structure.part_mask(scores, lengths.to(scores.device))
         row = torch.arange(scores.shape[1], device=scores.device)
         words_of_first = row < lengths.to(scores.device)[:, :1]
@@ -145,12 +147,14 @@ class AlignmentEvidence(nn.Module):
             # No word has a partner if the second text is empty.
             without = torch.where(lengths.to(scores.device)[:, 1:] == 0, alone, 0.0)
         constant = torch.where(words_of_first, without, 0.0).sum(1)
-        told = torch.where(inside, cells, 0.0)
+        word_log_probs = torch.where(inside, cells, 0.0)
         q = torch.where(inside, scores.double(), 0.0)
         if self.prior is None:
-            sums = structure.log_partition(q + told, lengths) - structure.log_partition(q, lengths)
+            sums = structure.log_partition(q + word_log_probs, lengths) - structure.log_partition(
+                q, lengths
+            )
             return sums + constant
         prior = torch.where(inside, masked_prior(self.prior, q, lengths), 0.0)
-        sums = structure.log_partition(prior + told, lengths)
+        sums = structure.log_partition(prior + word_log_probs, lengths)
         marginal = sums - structure.log_partition(prior, lengths)
-        return marginal + constant - structure.kl(q, (prior + told).detach(), lengths)
+        return marginal + constant - structure.kl(q, (prior + word_log_probs).detach(), lengths)

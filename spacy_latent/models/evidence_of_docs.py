@@ -57,7 +57,7 @@ def _of_trees(model: Model, docs: list[Doc]) -> np.ndarray:
     own = [docs[i] for i in filled]
     gold = [nothing_known(doc, model.attrs["max_length"]) for doc in own]
     work = partial(learn, docs=own, gold=gold, shares=Shares(0.0, 0.0))
-    _, _, told = labelled_parser.run(model, own, work, is_train=False)[0]
+    _, _, parts = labelled_parser.run(model, own, work, is_train=False)[0]
     found = np.zeros(len(docs), dtype="float32")
-    found[filled] = -told.words
+    found[filled] = -parts.words
     return found

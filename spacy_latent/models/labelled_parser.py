@@ -149,8 +149,8 @@ def build_module(
         label_width: width of the hidden layers of labels.
     """
     width, labels = sizes
-    told = None if evidence is None else partial(TreeEvidence, evidence)
-    return LabelledTrees(width, labels, structure, scorer, label_width, told)
+    build_evidence = None if evidence is None else partial(TreeEvidence, evidence)
+    return LabelledTrees(width, labels, structure, scorer, label_width, build_evidence)
 
 
 def module_of(model: Model) -> LabelledTrees:
@@ -250,13 +250,13 @@ def forward_trees(model: Model, inputs: tuple[list[Floats2d], Work], is_train: b
     bring_dropout(model, shim.module)
     if not is_train:
         return shim.predict((rows, work)), refuse_backprop
-    ((loss,), _, told), backprop_rows = shim.begin_update((rows, work))
+    ((loss,), _, parts), backprop_rows = shim.begin_update((rows, work))
 
     def backprop() -> list[Floats2d]:
         gradient = torch2xp(backprop_rows([torch.ones_like(loss)]))
         return ops.unflatten(ops.asarray2f(gradient), sizes)
 
-    return (float(loss.detach()), told), backprop
+    return (float(loss.detach()), parts), backprop
 
 
 def refuse_backprop() -> Any:

@@ -287,8 +287,8 @@ def run_and_keep(
         tok2vec.attrs["update"] = shim.updates if is_train else None
     arrays, backprop_tok2vec = token_vectors(tok2vec, docs, is_train)
     given = given_structures(texts, docs, spans, is_train)
-    told = evidence_of(model) if is_train and with_evidence else None
-    words = () if told is None else (words_of(docs, told.decoder.attr),)
+    evidence = evidence_of(model) if is_train and with_evidence else None
+    words = () if evidence is None else (words_of(docs, evidence.decoder.attr),)
     made, backprop_texts = texts((arrays, spans, given, *words), is_train)
     rows, backprop_output = output(made.vectors, is_train)
     count = made.weights.shape[0]

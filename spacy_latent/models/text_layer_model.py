@@ -155,9 +155,11 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     pooled, weights, log_probs, extras, *more = (result.detach() for result in results)
     vectors: Any = torch2xp(pooled.flatten(0, 1).clone())
     batch = LatentBatch([], spans, groups, [detached(output) for output in outputs])
-    told = features.detach()
+    detached_features = features.detach()
     evidence = EvidenceTerms(*more) if more else None
-    made = TextVectors(ops.asarray2f(vectors), weights, log_probs, extras, told, batch, evidence)
+    made = TextVectors(
+        ops.asarray2f(vectors), weights, log_probs, extras, detached_features, batch, evidence
+    )
 
     def backprop(gradients: tuple[Any, ...]) -> list[Floats2d]:
         if backprop_rows is None:

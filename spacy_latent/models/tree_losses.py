@@ -59,7 +59,7 @@ def learn(
         rows: ``(N, width)``, for all tokens of the docs.
         shares: weights of the words, if the module learns from them.
     """
-    told = TreeLosses()
+    parts = TreeLosses()
     starts = _start_loss(module, rows, gold)
     sizes, spans = [len(doc) for doc in docs], [one.spans for one in gold]
     spaces = white_space(docs)
@@ -83,10 +83,10 @@ def learn(
         if words is not None:
             arcs = scores, agreeing, lengths
             of_words = of_words + words.loss(group, *arcs, known.heads, bad)
-    told.words = None if words is None else words.lost
-    told.trees, told.labels = float(trees.detach()), float(labels.detach())
-    told.starts, told.left_out = float(starts.detach()), tuple(left_out)
-    return (trees + labels + starts + of_words,), None, told
+    parts.words = None if words is None else words.lost
+    parts.trees, parts.labels = float(trees.detach()), float(labels.detach())
+    parts.starts, parts.left_out = float(starts.detach()), tuple(left_out)
+    return (trees + labels + starts + of_words,), None, parts
 
 
 class _Words:

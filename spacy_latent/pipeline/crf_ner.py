@@ -124,7 +124,7 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         self._rehearsal_model: Model | None = None
         # Transitions of the last prediction, and their chain.
         self._bound: tuple[bytes, TagSequence] | None = None
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         # Counts of the sources' annotation in a batch, set by get_loss.
         self._counted: TagSources | None = None
         self.cfg: dict[str, Any] = {
@@ -543,7 +543,7 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         from spacy_latent.models.tag_evidence import TagEvidence
 
         known = self.gold_tags(example)
-        for what, warning in self._gold.unpredictable(example, known, self._told):
+        for what, warning in self._gold.unpredictable(example, known, self._warned):
             self.tell_once(what, warning)
         if unread := self._gold.unread_rejects(example):
             self.tell_once("rejected spans", unread)

@@ -98,7 +98,7 @@ class LatentParser(TrainedComponent):
         self.model = model
         self.name = name
         self.scorer = scorer
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self.cfg: dict[str, Any] = {
             "labels": [],
             "annotate": annotate,
@@ -267,7 +267,7 @@ class LatentParser(TrainedComponent):
         set_dropout_rate(self.model, drop)
         filled = [example.predicted for example in examples]
         work = partial(learn, docs=filled, gold=gold, shares=shares_of(self.model))
-        (loss, told), backprop = run(self.model, docs, work, is_train=True)
+        (loss, parts), backprop = run(self.model, docs, work, is_train=True)
         backprop()
         count_as_trained(self.model)
         self.forget_calibration()
@@ -277,12 +277,12 @@ class LatentParser(TrainedComponent):
         evidence = evidence_of(self.model)
         if evidence is not None:
             key = f"{self.name}_{evidence.settings.loss}"
-            losses[key] = losses.get(key, 0.0) + float(told.words.sum())
-        if told.left_out:
-            text = examples[told.left_out[0]].reference.text[:60]
+            losses[key] = losses.get(key, 0.0) + float(parts.words.sum())
+        if parts.left_out:
+            text = examples[parts.left_out[0]].reference.text[:60]
             self.tell_once(
                 "left out",
-                f"no tree agrees with the heads of {len(told.left_out)} sentence(s) of a batch, "
+                f"no tree agrees with the heads of {len(parts.left_out)} sentence(s) of a batch, "
                 f"such as one in {text!r}. Such sentences do not count, here and in other batches.",
             )
         return losses

@@ -265,19 +265,19 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         """
         if len(found) >= needed:
             return
-        told = f"only the label {', '.join(map(repr, found))}" if found else "no label"
+        labels = f"only the label {', '.join(map(repr, found))}" if found else "no label"
         alone = " For one label alone take latent_textcat_multilabel." if found else ""
         block = f"initialize.components.{self.name}.labels"
         if given:
             raise NoLabels(
-                f"{self.name}: {told} was given, under {block}, and it needs at least {needed}. "
+                f"{self.name}: {labels} was given, under {block}, and it needs at least {needed}. "
                 "Give more there, or take the list out, so that they are those of the texts."
                 f"{alone}"
             )
         raise NoLabels(
-            f"{self.name}: {told} was found, and it needs at least {needed}. Texts of the training "
-            f"corpus need doc.cats, such as {{'yes': 1.0, 'no': 0.0}}, or give the labels, under "
-            f"{block}.{alone}"
+            f"{self.name}: {labels} was found, and it needs at least {needed}. Texts of the "
+            f"training corpus need doc.cats, such as {{'yes': 1.0, 'no': 0.0}}, or give the "
+            f"labels, under {block}.{alone}"
         )
 
     def _validate_categories(self, examples: Iterable[Example]) -> None:

@@ -108,7 +108,7 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
         self.model = model
         self.name = name
         self.scorer = scorer
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self.renamed_scores: dict[str, str] = {}
         self.cfg: dict[str, Any] = {
             "labels": [],

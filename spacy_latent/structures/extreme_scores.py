@@ -221,14 +221,16 @@ def reduce_magnitudes(
     # Bound on the differences of structures without masks, and on the log of their number.
     others = most * (2 * spread + math.log(max(scores[:1].numel(), 2)))
     place = NOTHING + others
-    told = (spread <= EXTREME) & (times.amax(axes, keepdim=True) <= MOST_MASKS) & (step > 2 * place)
+    separable = (
+        (spread <= EXTREME) & (times.amax(axes, keepdim=True) <= MOST_MASKS) & (step > 2 * place)
+    )
     moved = torch.where(masked, common.sign() * (times * place + rest), common)
-    moved = torch.where(told, moved, common)
+    moved = torch.where(separable, moved, common)
     reduced = torch.where(inside, moved + (exact - known), exact)
     removed = torch.where(inside, known - moved, 0.0)
     beyond = torch.where(inside, common - moved, 0.0)
     return Reduction(
-        reduced, removed, beyond, (extreme & ~told).flatten() & masked.flatten(1).any(1)
+        reduced, removed, beyond, (extreme & ~separable).flatten() & masked.flatten(1).any(1)
     )
 
 

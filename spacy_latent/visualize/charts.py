@@ -43,8 +43,10 @@ def histogram(counts: Sequence[int], low: str, high: str) -> Markup:
         tag("text", low, class_="small", x=0, y=height + 13),
         tag("text", high, class_="small", x=full, y=height + 13, text_anchor="end"),
     ]
-    told = f"histogram from {low} to {high}: {', '.join(map(str, counts))}"
-    return tag("svg", bars, axis, role="img", aria_label=told, width=full, height=height + 16)
+    description = f"histogram from {low} to {high}: {', '.join(map(str, counts))}"
+    return tag(
+        "svg", bars, axis, role="img", aria_label=description, width=full, height=height + 16
+    )
 
 
 def bar(share: float, low: float = math.nan, high: float = math.nan, other: bool = False) -> Markup:
@@ -87,7 +89,7 @@ def reliability_diagram(bins: Sequence[Bin]) -> Markup:
         beside = {"x": left - 6, "y": f"{up + 4:.0f}", "text_anchor": "end"}
         parts.append(tag("text", shown, class_="small", **down))
         parts.append(tag("text", shown, class_="small", **beside))
-    told = "; ".join(
+    points = "; ".join(
         f"{one.count} said {one.said:.2f}, right {one.right:.2f}" for one in bins if one.count
     )
     wide, full = left + size + 24, size + below + 8
@@ -95,7 +97,7 @@ def reliability_diagram(bins: Sequence[Bin]) -> Markup:
         "svg",
         parts,
         role="img",
-        aria_label=f"reliability diagram: {told}",
+        aria_label=f"reliability diagram: {points}",
         viewBox=f"0 -8 {wide} {full}",
         width=wide,
         height=full,

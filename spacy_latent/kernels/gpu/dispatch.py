@@ -104,7 +104,7 @@ class Found(NamedTuple):
         pairs = [(self.result, other.result)]
         if self.log_partition is not None and other.log_partition is not None:
             pairs.append((self.log_partition, other.log_partition))
-        told = False
+        compared = False
         for own, reference in pairs:
             # The result of LOG_PARTITION is empty.
             if own.shape != reference.shape or not reference.numel():
@@ -115,8 +115,8 @@ class Found(NamedTuple):
                 continue
             if not torch.allclose(own, reference, 0.0, TOLERANCE * largest):
                 return False
-            told = True
-        return told or None
+            compared = True
+        return compared or None
 
 
 def _may_be_too_large(scores: Tensor) -> np.ndarray:
