@@ -59,7 +59,7 @@ from spacy_latent.evaluation.calibration_fit import (
     surprise,
 )
 from spacy_latent.evaluation.score_fit import ScoredDocs, ScoreFit, feasible
-from spacy_latent.models.span_probabilities import SpanProbabilities
+from spacy_latent.models.tag_losses import LOSSES
 from spacy_latent.pipeline.learnt_calibration import (
     EntityCalibration,
     entity_components,
@@ -526,7 +526,7 @@ def _score_fit(
             places = [done + d for d in group.docs]
             groups.append(ScoredDocs(places, scores, lengths, allowed, counts))
         done += len(batch)
-    fit = ScoreFit(pipe.cfg["loss"], pipe.tags, transitions, groups, folds)
+    fit = ScoreFit(LOSSES[pipe.cfg["loss"]], pipe.tags, transitions, groups, folds)
     return fit, sum(int((group.counts == 0).sum()) for group in groups)
 
 
@@ -583,9 +583,10 @@ def _least_of_texts(
     """Return the probability of the least probable entity of each text with entities."""
     number = {label: i for i, label in enumerate(pipe.labels)}
     scores: list[float] = []
+    loss = LOSSES[pipe.cfg["loss"]]
     for batch in _batches(examples, progress, "Sets"):
         for group in pipe.scored([example.predicted for example in batch], calibration):
-            likely = SpanProbabilities(pipe.cfg["loss"], group.chain, group.scores, group.lengths)
+            likely = loss.probabilities(group, within_labels=True).spans()
             for b, d in enumerate(group.docs):
                 gold = batch[d].reference.ents
                 if not gold:

@@ -197,10 +197,10 @@ class TrainedComponent(StoredComponent):
 
     # ---------------------------------------------------------------- update()
 
-    def _learn(
+    def _training_step(
         self,
         examples: Sequence[Example],
-        measure: Callable[[Sequence[Example], Any], tuple[float, Any]],
+        loss_of: Callable[[Sequence[Example], Any], tuple[float, Any]],
         drop: float,
         sgd: Optimizer | None,
         losses: dict[str, float],
@@ -208,7 +208,7 @@ class TrainedComponent(StoredComponent):
         """Run one training step of a component with labels, and add its loss to ``losses``.
 
         Args:
-            measure: function of the examples, of which some are not empty, and of the output of the
+            loss_of: function of the examples, of which some are not empty, and of the output of the
                 model. It returns the loss and its gradient for the output.
         """
         from spacy_latent.models.added_labels import count_as_trained
@@ -222,7 +222,7 @@ class TrainedComponent(StoredComponent):
             self._answer_upstream(docs)
             return
         found, backprop = self.model.begin_update(docs)
-        loss, gradient = measure(examples, found)
+        loss, gradient = loss_of(examples, found)
         backprop(gradient)
         count_as_trained(self.model)
         if sgd is not None:

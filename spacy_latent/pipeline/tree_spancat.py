@@ -294,7 +294,7 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
         losses = {} if losses is None else losses
         examples = list(examples)
         validate_examples(examples, "TreeSpanCategorizer.update")
-        self._learn(examples, self.get_loss, drop, sgd, losses)
+        self._training_step(examples, self.get_loss, drop, sgd, losses)
         if self.labels and any(len(example.predicted) for example in examples):
             self.forget_calibration()
         return losses
