@@ -24,13 +24,13 @@ from spacy_latent.errors import IncompatiblePair
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.generative import CellDecoder, CellDecoderBuilder, Prior, PriorBuilder
 from spacy_latent.layers.two_texts import split_texts
-from spacy_latent.models.evidence_bound import Evidence, check_prior, masked_prior
+from spacy_latent.models.evidence_bound import WordObjective, check_prior, masked_prior
 from spacy_latent.models.scheduled_value import ScheduledValue
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.many_to_one_alignment import ManyToOneAlignment
 
 
-class AlignedWords(Evidence):
+class AlignedWords(WordObjective):
     """Log-probability of the words of the first text given the second as an objective.
 
     A pair without labels has the loss −bound · unlabelled_weight. A pair with labels has the loss
@@ -112,7 +112,7 @@ def build_aligned_words_v1(
     )
 
 
-class AlignmentEvidence(nn.Module):
+class AlignmentWordObjective(nn.Module):
     """Weights of an :class:`AlignedWords`."""
 
     def __init__(self, settings: AlignedWords, structure: Structure, width: int) -> None:

@@ -24,11 +24,11 @@ import torch
 from torch import Tensor, nn
 
 from spacy_latent.layers.generative import ArcDecoder, ArcDecoderBuilder, Prior
-from spacy_latent.models.evidence_bound import Evidence, EvidenceBound, masked_prior
+from spacy_latent.models.evidence_bound import EvidenceBound, WordObjective, masked_prior
 from spacy_latent.structures.dependency import DependencyTree
 
 
-class CrfAutoencoder(Evidence):
+class CrfAutoencoder(WordObjective):
     """Log-probability of words in the mean over trees as an objective.
 
     A sentence without heads has the loss −log Σ_T q(T) p(words | T) · unlabelled_weight. A sentence
@@ -78,7 +78,7 @@ class Shares:
     kl: float = 1.0
 
     @staticmethod
-    def at(update: int, settings: Evidence) -> Shares:
+    def at(update: int, settings: WordObjective) -> Shares:
         labelled = settings.labelled_weight.at(update)
         unlabelled = settings.unlabelled_weight.at(update)
         if isinstance(settings, EvidenceBound):
@@ -86,10 +86,10 @@ class Shares:
         return Shares(labelled, unlabelled)
 
 
-class TreeEvidence(nn.Module):
-    """Weights of an :class:`Evidence` of trees."""
+class TreeWordObjective(nn.Module):
+    """Weights of an :class:`WordObjective` of trees."""
 
-    def __init__(self, settings: Evidence, structure: DependencyTree, width: int) -> None:
+    def __init__(self, settings: WordObjective, structure: DependencyTree, width: int) -> None:
         super().__init__()
         self.settings = settings
         self.structure = structure

@@ -20,7 +20,7 @@ from spacy_latent.layers.words_by_heads import WordsByHeads, build_words_by_head
 from spacy_latent.models.evidence_bound import build_evidence_bound_v1
 from spacy_latent.models.tree_evidence import (
     Shares,
-    TreeEvidence,
+    TreeWordObjective,
     autoencoded,
     bound,
     build_crf_autoencoder_v1,
@@ -255,7 +255,7 @@ def test_the_prior_knows_distance_and_side() -> None:
 def test_a_prior_is_not_read_where_no_arc_can_be() -> None:
     settings = build_evidence_bound_v1(build_words_by_heads_v1(9), build_learned_arc_prior_v1())
     torch.manual_seed(0)
-    evidence = TreeEvidence(settings, STRUCTURES[0], 4).double()
+    evidence = TreeWordObjective(settings, STRUCTURES[0], 4).double()
     assert evidence.prior is not None
     nn.init.normal_(evidence.prior.scores)
     scores, _, _, lengths = case(3)
