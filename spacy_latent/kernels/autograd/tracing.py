@@ -216,6 +216,7 @@ def _check_range(low: float, high: float, most: int, given: str, advice: str) ->
     raise InvalidScores(f"{given}, but the scores admit 0 to {most}.{more}")
 
 
+# Exported programs hold the name of the operator.
 @torch_operator("within_room")
 def _within_sizes(lengths: Tensor, sizes: Sequence[int], name: str, advice: str) -> Tensor:
     _check_lengths(lengths, sizes, name, advice)
