@@ -145,16 +145,16 @@ def by_rule(found: Judged, fold: np.ndarray) -> dict[str, np.ndarray]:
         made = fit_confidence(crossed[own], found.right[own], spread=spread)
         return confidences_of(heated, made.slope, np.full(len(heated), made.shift))
 
-    told = {"as trained": plain}
+    rules = {"as trained": plain}
     kept = gains(crossed, plain).is_sure
-    told["temperature, if it gains"] = heated if kept else plain
+    rules["temperature, if it gains"] = heated if kept else plain
     further = gains(left_out[SPREAD], crossed).is_sure
     kept = gains(left_out[SPREAD] if further else crossed, plain).is_sure
-    told["earlier rule"] = plain if not kept else whole(SPREAD) if further else heated
+    rules["earlier rule"] = plain if not kept else whole(SPREAD) if further else heated
     further = gains(left_out[MAP_SPREAD], crossed).mean > 0
     kept = gains(left_out[MAP_SPREAD] if further else crossed, plain).is_sure
-    told["least loss"] = plain if not kept else whole(MAP_SPREAD) if further else heated
-    return told
+    rules["least loss"] = plain if not kept else whole(MAP_SPREAD) if further else heated
+    return rules
 
 
 def measured(found: Judged) -> Iterator[dict[str, Any]]:

@@ -104,7 +104,7 @@ def ratio(sides: Sequence[Side]) -> float:
 
 def digest_of_settings() -> str:
     """Return a digest of all settings of both components and of their training."""
-    told: dict[str, object] = {
+    record: dict[str, object] = {
         "tok2vec": TOK2VEC,
         "optimizer": OPTIMIZER,
         "held_out": HELD_OUT,
@@ -114,8 +114,8 @@ def digest_of_settings() -> str:
     for component in COMPONENTS:
         nlp = spacy.blank("en")
         nlp.add_pipe(component, config={"model": {"tok2vec": TOK2VEC}})
-        told[component] = nlp.config["components"][component]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode("utf8")).hexdigest()[:16]
+        record[component] = nlp.config["components"][component]
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode("utf8")).hexdigest()[:16]
 
 
 def kept(path: Path, steps: Sequence[int]) -> list[dict[str, Any]]:

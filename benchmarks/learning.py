@@ -82,8 +82,8 @@ def of_listops(metrics: dict[str, Any]) -> dict[str, float]:
         scores["gold"] = own["accuracy_with"]["gold"][0]
     for name, corpus in ((None, part), *others):
         found = _of_all(corpus)
-        told = {key_of(key, name): found[key][0] for key in MEASURES if key in found}
-        scores = told | scores
+        measured = {key_of(key, name): found[key][0] for key in MEASURES if key in found}
+        scores = measured | scores
     return scores
 
 
@@ -149,8 +149,8 @@ class Run:
         return found
 
     def cell(self) -> Cell:
-        told = {"config": self.entry.config, **dict(self.entry.settings)}
-        return Cell(told, self.seed, {"system.seed": self.seed})
+        setting = {"config": self.entry.config, **dict(self.entry.settings)}
+        return Cell(setting, self.seed, {"system.seed": self.seed})
 
 
 # Name of the pre-trained encoder among the paths of configs.

@@ -109,7 +109,7 @@ def kept(
         )
         for each in (fitted, other)
     )
-    told: dict[str, tuple[bool, float] | None] = {}
+    by_rule: dict[str, tuple[bool, float] | None] = {}
     for precision in precisions:
         least = {
             f"{precision} {confidence}": promised_threshold(fitted, precision, confidence)
@@ -118,11 +118,11 @@ def kept(
         found = {**least, f"{precision} point": threshold_for(fitted, precision)}
         for name, one in found.items():
             reached = None if one is None else apply_threshold(other, one.threshold)
-            told[name] = None
+            by_rule[name] = None
             if reached is not None and reached.kept:
                 share = reached.kept / len(other.probabilities)
-                told[name] = (reached.precision >= precision, share)
-    return told
+                by_rule[name] = (reached.precision >= precision, share)
+    return by_rule
 
 
 def measured(
@@ -143,7 +143,7 @@ def measured(
     """
     texts, generator = Texts(found, count), np.random.default_rng(0)
     every = texts.of(range(count))
-    told: dict[str, dict[str, dict[str, float]]] = {}
+    by_way: dict[str, dict[str, dict[str, float]]] = {}
     for way in (HALVES, DRAWS):
         rows: dict[str, dict[str, float]] = {}
         for _ in range(times):
@@ -162,8 +162,8 @@ def measured(
                     row["made"] += 1
                     row["kept"] += one[0]
                     row["share"] += one[1]
-        told[way] = rows
-    return told
+        by_way[way] = rows
+    return by_way
 
 
 def table(found: dict[str, Any]) -> list[str]:

@@ -132,10 +132,10 @@ def run(config: Path, world: int) -> list[dict[str, float]]:
         )
         for rank in range(world)
     ]
-    told = [process.communicate()[0] for process in started]
+    outputs = [process.communicate()[0] for process in started]
     if any(process.returncode for process in started):
         raise RuntimeError(f"A training of {world} process(es) failed.")
-    return [json.loads(text.splitlines()[-1]) for text in told]
+    return [json.loads(text.splitlines()[-1]) for text in outputs]
 
 
 def be_one_rank(config: Path) -> None:
@@ -168,7 +168,7 @@ def be_one_rank(config: Path) -> None:
         begin = time.perf_counter()
         reduce.add_up(weights)
         alone.append(time.perf_counter() - begin)
-    told = {
+    record = {
         "steps": len(marks) - 1 - WARM_UP,
         "words": words,
         "clock": last[0] - first[0],
@@ -177,7 +177,7 @@ def be_one_rank(config: Path) -> None:
         "reduction": min(alone, default=0.0),
         "parameters": sum(w.values.numel() for w in weights),
     }
-    print(json.dumps(told))
+    print(json.dumps(record))
 
 
 def ring(parameters: int, workers: int) -> float:

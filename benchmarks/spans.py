@@ -166,8 +166,8 @@ def measure(
             for name, run in runs.items():
                 judge(run, found[bound, name])
                 own = found[bound, name]
-                told = f"{own.f[-1]:.3f}, {own.best[-1]:.3f} at the best threshold"
-                print(f"seed {seed}, {bound:g} s, {name}: {told}", flush=True)
+                scores = f"{own.f[-1]:.3f}, {own.best[-1]:.3f} at the best threshold"
+                print(f"seed {seed}, {bound:g} s, {name}: {scores}", flush=True)
     return found
 
 

@@ -147,7 +147,7 @@ def with_columns(table: re.Match[str]) -> str:
         texts = [unescape(TAG.sub("", f"<td{cell}")).strip() for cell in cells]
         given = zip(cells, texts, [*names, *[""] * len(cells)])
         named = [
-            f'<td data-column="{escape(name)}"{long(told)}{cell}' for cell, told, name in given
+            f'<td data-column="{escape(name)}"{long(text)}{cell}' for cell, text, name in given
         ]
         # An empty first cell stands for the one above it, which a card does not have.
         if texts and texts[0]:
@@ -158,9 +158,9 @@ def with_columns(table: re.Match[str]) -> str:
     return f"{head}</thead>{with_units('</tr>'.join(rows))}"
 
 
-def long(told: str) -> str:
+def long(text: str) -> str:
     """Return the attribute of a cell with so much text that it needs some width."""
-    return " data-long" if len(told) > SHORT_CELL else ""
+    return " data-long" if len(text) > SHORT_CELL else ""
 
 
 def as_markdown(notebook: dict[str, Any]) -> str:

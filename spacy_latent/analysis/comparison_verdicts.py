@@ -111,15 +111,15 @@ def of_task(figures: LayerFigures) -> Iterator[Verdict]:
         chance, (own, low) = row.chance, row.own
         if chance is None or not low <= chance.share:
             continue
-        told = f"its {measure} of {percent(own)} is"
+        opening = f"its {measure} of {percent(own)} is"
         always = f"always answering “{chance.label}” ({percent(chance.share)})"
         # With few texts, only a much lower score counts.
         below = 2 * own - low < chance.share and row.docs >= FEWEST
         if chance.share < 1 and (row.docs >= FEW or below):
-            text = f"The pipeline has not learned the task: {told} no better than {always}."
+            text = f"The pipeline has not learned the task: {opening} no better than {always}."
             yield Verdict("warning", "chance", text)
             continue
-        reason = f"{told}, in {number_of(row.docs, 'text')}, not surely better than {always}"
+        reason = f"{opening}, in {number_of(row.docs, 'text')}, not surely better than {always}"
         if chance.share >= 1:
             reason = f"all texts that are judged have the label “{chance.label}”"
         text = f"Whether the pipeline has learned the task cannot be told: {reason}."

@@ -45,8 +45,8 @@ def remarks(figures: Figures) -> list[str]:
     for name, found in figures.entities.items():
         if found.noun != "entity":
             continue
-        told = _of_entities(name, found, math.nan if measure is None else measure.value)
-        said += [each for each in (told, left_out_in_words(name, found)) if each]
+        of_entities = _of_entities(name, found, math.nan if measure is None else measure.value)
+        said += [each for each in (of_entities, left_out_in_words(name, found)) if each]
     return said
 
 

@@ -157,7 +157,7 @@ class LatentAnnotation:
             for (h, m, label), p in self._labelled(span, threshold, alternative)
         ]
 
-    def _told_arcs(
+    def _arcs_with_labels(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
     ) -> Sequence[Arc | Dependency]:
         """Return the arcs, with their labels if the structure is labelled."""
@@ -363,7 +363,7 @@ class LatentAnnotation:
     def _draw_arcs(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
     ) -> dict[str, object]:
-        arcs = self._told_arcs(span, threshold, alternative)
+        arcs = self._arcs_with_labels(span, threshold, alternative)
         roots = {arc.modifier for arc in arcs if arc.head is None}
         words = [
             {"text": _visible(token.text), "tag": "root" if token.i in roots else ""}

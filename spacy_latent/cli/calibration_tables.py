@@ -87,12 +87,12 @@ def print_parse_fits(nlp: Language, dev: str, found: CalibratedParses) -> None:
         f"slope {fit.slope:.3g} and shift {fit.shift:+.2f} of the odds of {plural(fit.after.noun)}"
         for fit in (found.trees, found.labelled_trees)
     ]
-    told = (
+    lines = (
         f"temperature of trees {found.arcs.temperature:.3g}",
         f"temperature of labels {found.labelled.temperature:.3g}",
         *maps,
     )
-    for said, fit in zip(told, found.fits):
+    for said, fit in zip(lines, found.fits):
         msg.text(said)
         print_gain(fit.gain, fit.kept, made.docs)
         if fit is found.arcs:
@@ -335,8 +335,8 @@ def print_left_out(texts: str, found: JudgedEntities) -> None:
         msg.warn(f"{texts[0].upper()}{texts[1:]}: {said}")
     elif found.unannotated:
         were = "was" if found.unannotated == 1 else "were"
-        told = f"{number_of(found.unannotated, found.noun)} found in {texts} {were} left out"
-        msg.text(f"{told}: the annotation of their tokens is missing")
+        opening = f"{number_of(found.unannotated, found.noun)} found in {texts} {were} left out"
+        msg.text(f"{opening}: the annotation of their tokens is missing")
 
 
 def print_error(title: str, found: JudgedEntities) -> None:

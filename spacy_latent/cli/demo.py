@@ -182,9 +182,9 @@ def judge(nlp: Language, doc: Doc, tokens: list[str], html: Path | None, seed: i
     msg.text("The heads of ] do not count: its place says nothing about the value.")
     if html is not None:
         found.examples.insert(0, Example(doc, gold_doc(nlp, str(right), tokens)))
-        page, told = page_of(found, nlp, INTRODUCTION)
+        page, contents = page_of(found, nlp, INTRODUCTION)
         write_page(html, page)
-        msg.good(f"{told}: {html.resolve()}")
+        msg.good(f"{contents}: {html.resolve()}")
 
 
 def rows(figures: dict[str, Any]) -> list[tuple[str, ...]]:

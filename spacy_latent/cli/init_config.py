@@ -43,7 +43,7 @@ PURPOSES = {
     "spans": "tree_spancat in place of spancat: spans that nest",
     "research": "a latent structure in any component, as --structure and --estimator say",
 }
-LISTED = "; ".join(f"{name} ({told})" for name, told in PURPOSES.items())
+LISTED = "; ".join(f"{name} ({purpose})" for name, purpose in PURPOSES.items())
 # The replacements by purpose.
 FACTORIES = {"entities": "crf_ner", "parse": "latent_parser", "spans": "tree_spancat"}
 STRUCTURES = (
@@ -224,10 +224,10 @@ def asked_purpose(config: str, output: str) -> str:
     Without a terminal nobody can answer, and the purpose is an error to leave out.
     """
     if STREAM in (config, output) or not sys.stdin.isatty():
-        listed = "; ".join(f"--for {name}, {told}" for name, told in PURPOSES.items())
+        listed = "; ".join(f"--for {name}, {purpose}" for name, purpose in PURPOSES.items())
         fail("What is the config for?", f"Give one of these options: {listed}.")
-    for name, told in PURPOSES.items():
-        print(f"{name:>9}: {told}")
+    for name, purpose in PURPOSES.items():
+        print(f"{name:>9}: {purpose}")
     answer: str = typer.prompt("What is the config for?", default="research").strip()
     if answer not in PURPOSES:
         fail(f"The answer is {answer!r}", f"Expected one of {', '.join(PURPOSES)}.")

@@ -219,9 +219,9 @@ def write_results(
     if metrics is not None:
         write_json(metrics, plain(found.figures))
     if html is not None:
-        page, told = page_of(found, nlp)
+        page, contents = page_of(found, nlp)
         write_page(html, page)
-        msg.good(f"{told}: {html.resolve()}")
+        msg.good(f"{contents}: {html.resolve()}")
     for line in conclusion(found.figures):
         msg.info(line)
 
@@ -255,8 +255,8 @@ def page_of(found: ListOpsAssessment, nlp: Language, about: str = "") -> tuple[s
         closing=make_closing(found.figures),
     )
     beside = "" if gold is None else ", each above its gold tree"
-    told = f", and trees of {number_of(len(docs), 'expression')}{beside}" if docs else ""
-    return page, f"Tables{told}"
+    of_docs = f", and trees of {number_of(len(docs), 'expression')}{beside}" if docs else ""
+    return page, f"Tables{of_docs}"
 
 
 def add_probabilities(nlp: Language, docs: Sequence[Doc], component: str) -> None:

@@ -33,9 +33,9 @@ def print_tables(figures: dict[str, Any]) -> None:
         msg.text(f"{measure}: {figures['meanings'][measure]}")
     for table in [*by_depth(figures), *by_operator(figures, corpus)]:
         msg.divider(table.caption)
-        told = [(name, *cells) for name, cells in table.above]
+        above = [(name, *cells) for name, cells in table.above]
         lines = [(_indented(row), *(_cell(share) for share in row.shares)) for row in table.rows]
-        _print(("percent", *table.columns), [*told, *lines])
+        _print(("percent", *table.columns), [*above, *lines])
 
 
 def _cell(share: Share) -> str:

@@ -139,12 +139,12 @@ def not_calibrated(nlp: Language, docs: Iterable[Doc], names: Iterable[str]) -> 
         for span in doc._.latent[name].spans
         if span.probabilities is not None or span.entity_probabilities is not None
     }
-    told = " and ".join(name for name in raw if name in stored)
-    if not told:
+    uncalibrated = " and ".join(name for name in raw if name in stored)
+    if not uncalibrated:
         return ""
     return (
-        f"The probabilities of {told} are as trained and may be too high: 'spacy latent calibrate' "
-        "fits them to held-out text."
+        f"The probabilities of {uncalibrated} are as trained and may be too high: 'spacy latent "
+        "calibrate' fits them to held-out text."
     )
 
 

@@ -203,11 +203,11 @@ def _kinds(components: dict[str, Block], pipeline: list[str]) -> str:
 
     A component called "parser" may be of another kind.
     """
-    told = []
+    named = []
     for name in pipeline:
         kind = components[name].get("factory", "taken from a trained pipeline")
-        told.append(name if kind == name else f"{name} ({kind})")
-    return ", ".join(told) or "its components"
+        named.append(name if kind == name else f"{name} ({kind})")
+    return ", ".join(named) or "its components"
 
 
 def hints(before: Config, after: Config) -> Iterator[str]:

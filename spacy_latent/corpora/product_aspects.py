@@ -138,7 +138,10 @@ def make_doc(vocab: Vocab, review: Sequence[Phrase]) -> Doc:
         words += phrase.words
     doc = Doc(vocab, words=words)
     doc.spans[KEY] = [Span(doc, start, end, aspect) for start, end, aspect in about]
-    doc.cats = {aspect: HIGHEST * sum(told) / len(told) for aspect, told in sorted(praise.items())}
+    doc.cats = {
+        aspect: HIGHEST * sum(opinions) / len(opinions)
+        for aspect, opinions in sorted(praise.items())
+    }
     return doc
 
 

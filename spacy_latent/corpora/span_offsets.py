@@ -38,7 +38,7 @@ def read_spans(
             raise LatentError(
                 f"{place}: a span goes from {start} to {end}, and the text has {len(text)} "
                 "characters. Offsets count characters from 0, and a span ends before its end"
-                f"{_told_utf_16(text, bounds) if bounds is not None else ''}."
+                f"{_utf_16_hint(text, bounds) if bounds is not None else ''}."
             )
         given = start, end
         inside = text[start:end]
@@ -90,7 +90,7 @@ def align_spans(triples: dict[Triple, Bounds], doc: Doc, misaligned: list[str]) 
             continue
         hint, bounds = "", _of_utf_16(doc.text, *given)
         if bounds is not None and doc.char_span(*bounds) is not None:
-            hint = _told_utf_16(doc.text, bounds)
+            hint = _utf_16_hint(doc.text, bounds)
         misaligned.append(f"{shown(triple, given, doc.text)}{hint}")
     return found
 
@@ -123,7 +123,7 @@ def _of_utf_16(text: str, start: int, end: int) -> Bounds | None:
     return None if (first, last) == (start, end) or 2 * end > len(units) else (first, last)
 
 
-def _told_utf_16(text: str, bounds: Bounds) -> str:
+def _utf_16_hint(text: str, bounds: Bounds) -> str:
     start, end = bounds
     return (
         f". These are the offsets of {text[start:end]!r} in code units of UTF-16, as JavaScript "

@@ -103,7 +103,7 @@ def save_checkpoint(
         with open(folder / "training.npz", "wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
         # The json of the standard library, because srsly rounds numbers.
-        told = json.dumps(
+        text = json.dumps(
             {
                 "format": FORMAT,
                 "steps": progress.steps,
@@ -119,7 +119,7 @@ def save_checkpoint(
                 **counts,
             }
         )
-        (folder / "training.json").write_text(told, encoding="utf8")
+        (folder / "training.json").write_text(text, encoding="utf8")
 
     replace_directory(path, write)
     for _, old in checkpoints_in(output)[:-KEPT]:
@@ -140,34 +140,34 @@ def load_checkpoint(
             f"{path} is not there, or is no checkpoint. The directory of --output has to be on a "
             "disk that all ranks see."
         )
-    told = json.loads((path / "training.json").read_text(encoding="utf8"))
-    if told.get("format") != FORMAT:
+    record = json.loads((path / "training.json").read_text(encoding="utf8"))
+    if record.get("format") != FORMAT:
         raise LatentError(
-            f"{path} was written in format {told.get('format')}; expected {FORMAT}. Go on with the "
-            "version of spacy-latent that wrote it, or train anew in another directory."
+            f"{path} was written in format {record.get('format')}; expected {FORMAT}. Go on with "
+            "the version of spacy-latent that wrote it, or train anew in another directory."
         )
-    _refuse_other_settings(path, told["config"], settings_of(nlp))
+    _refuse_other_settings(path, record["config"], settings_of(nlp))
     for string in srsly.read_json(path / "strings.json"):
         nlp.vocab.strings.add(string)
     # The given config is kept, because it may train for longer.
     nlp.from_disk(path / "pipeline", exclude=["vocab", "config"])
     with np.load(path / "training.npz", allow_pickle=False) as file:
         arrays = dict(file)
-    _restore_optimizer(path, nlp, optimizer, frozen, arrays, told)
+    _restore_optimizer(path, nlp, optimizer, frozen, arrays, record)
 
     def stored(name: str) -> RandomState:
         own = {k.rpartition(".")[2]: v for k, v in arrays.items() if k.startswith(f"{name}.")}
         return RandomState.of_arrays(own)
 
     return Progress(
-        steps=told["steps"],
-        scores=told["scores"],
-        losses=told["losses"],
-        data=told["data"],
-        world=told["world"],
-        seed=told["seed"],
+        steps=record["steps"],
+        scores=record["scores"],
+        losses=record["losses"],
+        data=record["data"],
+        world=record["world"],
+        seed=record["seed"],
         random=stored("random"),
-        epochs={step: stored(f"random_before_{step}") for step in told["epochs"]},
+        epochs={step: stored(f"random_before_{step}") for step in record["epochs"]},
     )
 
 
@@ -240,13 +240,13 @@ def _restore_optimizer(
     optimizer: Optimizer,
     frozen: Collection[str],
     arrays: Mapping[str, np.ndarray],
-    told: Mapping[str, Any],
+    record: Mapping[str, Any],
 ) -> None:
     models = models_of(nlp, frozen)
     found = weights_of(models)
-    if len(found) != len(told["counts"]):
+    if len(found) != len(record["counts"]):
         raise LatentError(
-            f"{path} holds {len(told['counts'])} arrays of weights, and the pipeline has "
+            f"{path} holds {len(record['counts'])} arrays of weights, and the pipeline has "
             f"{len(found)}. Resume with the versions of spaCy and its plugins that wrote it."
         )
     for place, weights in enumerate(found):
@@ -255,16 +255,16 @@ def _restore_optimizer(
             if stored is not None and kept is not None:
                 ops = get_current_ops() if weights.values.is_cuda else get_array_ops(stored)
                 kept[weights.key] = ops.asarray(stored.copy())
-        for name, count in zip(COUNTS, told["counts"][place]):
+        for name, count in zip(COUNTS, record["counts"][place]):
             if count is not None:
                 getattr(optimizer, name)[weights.key] = count
-        _set_gradient(weights, told["counts"][place][-1])
+        _set_gradient(weights, record["counts"][place][-1])
     shims = [shim for _, model in models for shim in shims_of(model)]
-    for shim, state in zip(shims, told["scalers"]):
+    for shim, state in zip(shims, record["scalers"]):
         if state is not None and getattr(shim._grad_scaler, "_enabled", False):
             shim._grad_scaler._scale.fill_(state[0])
             shim._grad_scaler._growth_tracker.fill_(state[1])
-    optimizer._radam_buffer = told["radam"]
+    optimizer._radam_buffer = record["radam"]
 
 
 def _set_gradient(weights: Weights, there: bool) -> None:

@@ -152,8 +152,8 @@ class Ranks:
             if text is not None:
                 failed.setdefault(text, []).append(str(rank))
         if failed:
-            told = (f"rank {' and '.join(ranks)}: {text}" for text, ranks in failed.items())
-            raise RanksFailed(f"{what} failed on {'; '.join(told)}") from own
+            errors = (f"rank {' and '.join(ranks)}: {text}" for text, ranks in failed.items())
+            raise RanksFailed(f"{what} failed on {'; '.join(errors)}") from own
 
     def same(self, value: object) -> bool:
         """Return whether all ranks have the same value; the result is the same on every rank."""

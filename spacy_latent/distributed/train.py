@@ -270,8 +270,8 @@ class RankTraining:
         if not self.ranks.alone:
             self.view.reduce.agree()
         saved = self._save_last() or saved
-        if told := self.view.empty_shares_warning():
-            self._tell(told)
+        if warning := self.view.empty_shares_warning():
+            self._tell(warning)
         if saved is not None:
             text = Printer(no_print=True).good("Saved pipeline to output directory", saved)
             if self.ranks.is_first:

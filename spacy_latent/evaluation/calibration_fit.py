@@ -250,11 +250,11 @@ def choose_confidence(
         option: float(surprise(_left_out(found, by_label, folds), right).mean())
         for option, by_label in options.items()
     }
-    told = {"probability": float(surprise(said, right).mean()), **losses}
-    best = min(losses if mapped else told, key=told.__getitem__)
+    all_losses = {"probability": float(surprise(said, right).mean()), **losses}
+    best = min(losses if mapped else all_losses, key=all_losses.__getitem__)
     if best == "probability":
-        return EntityCalibration(), told
-    return fit_confidence(said, right, found.labels if options[best] else ()), told
+        return EntityCalibration(), all_losses
+    return fit_confidence(said, right, found.labels if options[best] else ()), all_losses
 
 
 def fit_map(found: JudgedEntities, folds: np.ndarray) -> tuple[EntityCalibration, np.ndarray, Gain]:

@@ -59,7 +59,7 @@ from spacy_latent.evaluation.calibration_fit import (
     surprise,
 )
 from spacy_latent.evaluation.score_fit import ScoredDocs, ScoreFit, feasible
-from spacy_latent.models.span_probabilities import SpanProbabilities
+from spacy_latent.models.tag_losses import LOSSES
 from spacy_latent.pipeline.learnt_calibration import (
     EntityCalibration,
     entity_components,
@@ -218,7 +218,7 @@ def _fit(
         docs=len(made), entities=sum(len(example.reference.ents) for example in made)
     )
     crossed = _judge_crossed(pipe, made, points, folds, progress)
-    sure, told = choose_confidence(crossed, folds, confidence)
+    sure, confidence_losses = choose_confidence(crossed, folds, confidence)
     crossed = replace(crossed, probabilities=left_out_confidences(crossed, sure, folds).tolist())
     if len(point) > 1 or not before.probabilities:
         # With biases the entities are others, and cannot be compared one by one.
@@ -245,7 +245,16 @@ def _fit(
     pipe.calibration = found if found != counts else None
     after = documents.group(_judge(pipe, made, progress, sizes))
     return Calibrated(
-        found, losses, told, before, after, sizes, left_out, gain=gain, kept=kept, crossed=crossed
+        found,
+        losses,
+        confidence_losses,
+        before,
+        after,
+        sizes,
+        left_out,
+        gain=gain,
+        kept=kept,
+        crossed=crossed,
     )
 
 
@@ -414,40 +423,40 @@ def _promised(
     tested = tests_of(found, precision, confidence, few)
     text = "document" if found.by_document else "text"
     count, enough = len(found.probabilities), needed(precision, confidence)
-    told = (
+    reason = (
         f"There are {number_of(count, found.noun)}; it takes at least {enough}, all of them right."
     )
     if tested:
         highest = tested[0]
         bound = lower_bound(highest.right, highest.count, confidence)
         kept = in_words(apply_threshold(found, highest.threshold), found, "the calibration texts")
-        told = (
+        reason = (
             f"The highest threshold that keeps enough, {in_digits(highest.threshold)}, keeps "
             f"{kept}. The lower bound of their precision on other text is {100 * bound:.1f} %."
         )
         if (everything := bound_of_all(found, confidence)) >= precision:
-            told += (
+            reason += (
                 f" That of all {plural(found.noun)} together is {100 * everything:.1f} %: without "
                 "a threshold they have the precision. The test begins at the highest confidences, "
                 "of which fewer are right."
             )
         elif not few:
-            told += (
+            reason += (
                 f" {enough} would do if all were right, and the test begins with twice as many. "
                 "With --few, in Python few=True, it begins with as many as would do. Decide that "
                 "before figures are seen: give it with other calibration texts."
             )
     elif found.texts and len(set(found.texts)) < min(LEAST_TEXTS, count):
-        told = (
+        reason = (
             f"All {number_of(count, found.noun)} are of {number_of(len(set(found.texts)), text)}, "
             f"and it takes at least {LEAST_TEXTS}. Predictions of one {text} are often right or "
             "wrong together, and so few do not tell how often."
         )
     elif not few and count >= enough:
-        told += f" Without --few it also takes {FEW}, and one in ten."
+        reason += f" Without --few it also takes {FEW}, and one in ten."
     raise LatentError(
         f"The texts do not support a precision of {precision} with a confidence of {confidence}. "
-        f"{told} Ask for a lower precision or confidence, or calibrate on more annotated text. "
+        f"{reason} Ask for a lower precision or confidence, or calibrate on more annotated text. "
         "For a point estimate, which holds on these texts and promises nothing of others, give "
         "--point-estimate, in Python confidence=None."
     )
@@ -457,22 +466,22 @@ def _point_estimate(found: JudgedEntities, precision: float, few: bool) -> Thres
     least = threshold_for(found, precision)
     if least is None:
         thresholds, reached = precisions(found)
-        told = f"There are no {plural(found.noun)}."
+        reason = f"There are no {plural(found.noun)}."
         if len(thresholds):
             best = apply_threshold(found, float(thresholds[reached.argmax()]))
-            told = (
+            reason = (
                 f"The highest is {best.precision:.3f}, of the {number_of(best.kept, found.noun)} "
                 f"with a confidence of {in_digits(best.threshold)} or more."
             )
         raise LatentError(
-            f"At no confidence the precision is {precision}. {told} Ask for a lower precision, or "
-            "calibrate on more annotated text."
+            f"At no confidence the precision is {precision}. {reason} Ask for a lower precision, "
+            "or calibrate on more annotated text."
         )
     if least.threshold and keeps_few(least, found) and not few:
         enough = most_precise(found)
-        told = f"No threshold keeps {FEW} of them. "
+        reason = f"No threshold keeps {FEW} of them. "
         if enough is not None:
-            told = (
+            reason = (
                 "The highest precision of a threshold that keeps more is "
                 f"{enough.precision:.3f}, of {enough.kept} with a confidence of "
                 f"{in_digits(enough.threshold)} or more. "
@@ -482,7 +491,7 @@ def _point_estimate(found: JudgedEntities, precision: float, few: bool) -> Thres
             f"{precision}, would keep "
             f"{in_words(least, found, 'the calibration texts')}. Fewer than "
             f"{FEW}, or than one in ten, do not tell the precision, and hardly any are "
-            f"left. {told}Ask for a lower precision or for none, or calibrate on "
+            f"left. {reason}Ask for a lower precision or for none, or calibrate on "
             "more annotated text. To set it all the same, give --few, in Python few=True."
         )
     return least
@@ -517,7 +526,7 @@ def _score_fit(
             places = [done + d for d in group.docs]
             groups.append(ScoredDocs(places, scores, lengths, allowed, counts))
         done += len(batch)
-    fit = ScoreFit(pipe.cfg["loss"], pipe.tags, transitions, groups, folds)
+    fit = ScoreFit(LOSSES[pipe.cfg["loss"]], pipe.tags, transitions, groups, folds)
     return fit, sum(int((group.counts == 0).sum()) for group in groups)
 
 
@@ -574,9 +583,10 @@ def _least_of_texts(
     """Return the probability of the least probable entity of each text with entities."""
     number = {label: i for i, label in enumerate(pipe.labels)}
     scores: list[float] = []
+    loss = LOSSES[pipe.cfg["loss"]]
     for batch in _batches(examples, progress, "Sets"):
         for group in pipe.scored([example.predicted for example in batch], calibration):
-            likely = SpanProbabilities(pipe.cfg["loss"], group.chain, group.scores, group.lengths)
+            likely = loss.probabilities(group, within_labels=True).spans()
             for b, d in enumerate(group.docs):
                 gold = batch[d].reference.ents
                 if not gold:

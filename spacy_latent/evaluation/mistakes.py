@@ -129,12 +129,12 @@ def about_missing_labels(
             continue
         if not examples or name in frozen:
             continue
-        told = pipe.cfg.get("evidence") or any(
+        annotated = pipe.cfg.get("evidence") or any(
             is_annotated(nlp, name, one.reference)
             or pipe.cfg.get("incorrect_spans_key") in list(one.reference.spans)
             for one in examples
         )
-        if not pipe.labels or not told:
+        if not pipe.labels or not annotated:
             yield warning(
                 "no-labels",
                 f"{name}: there is no example of what it finds in "

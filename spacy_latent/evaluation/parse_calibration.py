@@ -325,7 +325,7 @@ class _Table:
 
 
 def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table:
-    from spacy_latent.models.labelled_parser import run
+    from spacy_latent.models.labelled_parser import run_on_rows
     from spacy_latent.models.parse_temperatures import arc_probabilities
     from spacy_latent.models.parses import Request
 
@@ -334,8 +334,8 @@ def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table
     judge, trees = TreeJudge(), list[tuple[np.ndarray, np.ndarray]]()
     for batch in minibatch(progress(examples, "Arcs", len(examples)), BATCH):
         docs = [example.predicted for example in batch]
-        work = partial(arc_probabilities, docs=docs, request=request, temperatures=TEMPERATURES)
-        parses, _ = run(pipe.model, docs, work, is_train=False)
+        compute = partial(arc_probabilities, docs=docs, request=request, temperatures=TEMPERATURES)
+        parses, _ = run_on_rows(pipe.model, docs, compute, is_train=False)
         for example, parse in zip(batch, parses):
             own = _Arcs.of(example, parse, pipe.all_labels, len(each))
             trees += _judged_trees(judge, example, parse, own, len(each))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.evaluation.calibration_fit import FOLDS, SPREAD, STEPS, gain_of
-from spacy_latent.models.tag_losses import bound_chain, tag_loss
+from spacy_latent.models.tag_losses import TagLoss, bound_chain
 from spacy_latent.pipeline.learnt_calibration import beginning_tags
 from spacy_latent.structures.feasibility import infeasible_items
 from spacy_latent.structures.tag_sequence import TagSequence
@@ -44,21 +44,20 @@ class ScoreFit:
     """Fit of temperature and biases on docs with annotation.
 
     Args:
-        kind: loss of the component. The perceptron has no probabilities, so the loss of a CRF is
-            used for it.
+        loss: loss of the component. Its ``calibration_loss`` is minimised.
         transitions: ``(K + 2, K)``.
         folds: fold of each doc, ``(D,)``.
     """
 
     def __init__(
         self,
-        kind: str,
+        loss: TagLoss,
         tags: Sequence[str],
         transitions: Tensor,
         groups: Sequence[ScoredDocs],
         folds: np.ndarray,
     ) -> None:
-        self.kind = "crf" if kind == "perceptron" else kind
+        self.loss = loss.calibration_loss
         self.tags = tags
         self.transitions = transitions.double()
         self.groups = groups
@@ -86,7 +85,7 @@ class ScoreFit:
             is_open = ~group.scores.isneginf()
             own = torch.where(is_open, group.scores, 0.0) * scale + shift
             scores = torch.where(is_open, own, -torch.inf)
-            each = tag_loss(self.kind, chain, scores, group.lengths, group.allowed)
+            each = self.loss.losses(chain, scores, group.lengths, group.allowed)
             values.append(each * group.counts)
         return self._in_order(values)
 
@@ -154,18 +153,18 @@ class ScoreFit:
         everything = torch.ones(self.size, dtype=torch.float64)
         with torch.no_grad():
             plain = self.losses(torch.zeros(1, dtype=torch.float64))
-        told = {"as trained": float(plain[self.counted].mean())}
+        mean_losses = {"as trained": float(plain[self.counted].mean())}
         if biases is None:
             zero = torch.zeros(1 + len(self.begins), dtype=torch.float64)
             one, several = (self.cross_fit(start)[1][self.counted] for start in (zero[:1], zero))
             biases = gain_of(one.numpy(), several.numpy()).is_sure
-            told["temperature"] = float(one.mean())
-            told["temperature and biases"] = float(several.mean())
-            return self.best(biases, everything), told
+            mean_losses["temperature"] = float(one.mean())
+            mean_losses["temperature and biases"] = float(several.mean())
+            return self.best(biases, everything), mean_losses
         point = self.best(biases, everything)
         with torch.no_grad():
-            told["calibrated"] = float(self.losses(point)[self.counted].mean())
-        return point, told
+            mean_losses["calibrated"] = float(self.losses(point)[self.counted].mean())
+        return point, mean_losses
 
 
 def feasible(

@@ -117,7 +117,7 @@ def _fit(
     fit = TemperatureFit.of(table.said, right, texts, folds)
     left_out = at_temperature(table.said, fit.by_fold[folds[texts]])
     warm = replace(spans, probabilities=left_out.tolist())
-    sure, told = choose_confidence(warm, folds, confidence)
+    sure, confidence_losses = choose_confidence(warm, folds, confidence)
     crossed = replace(spans, probabilities=left_out_confidences(warm, sure, folds).tolist())
     trained = surprise(table.said[:, UNCHANGED], right)
     gain = gain_of(trained, surprise(crossed.probabilities, right), texts)
@@ -139,7 +139,7 @@ def _fit(
     return Calibrated(
         found,
         {},
-        {"as trained": float(trained.mean()) if len(trained) else math.nan, **told},
+        {"as trained": float(trained.mean()) if len(trained) else math.nan, **confidence_losses},
         spans,
         documents.group(after),
         [],

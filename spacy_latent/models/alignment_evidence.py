@@ -24,13 +24,13 @@ from spacy_latent.errors import IncompatiblePair
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.generative import CellDecoder, CellDecoderBuilder, Prior, PriorBuilder
 from spacy_latent.layers.two_texts import split_texts
-from spacy_latent.models.evidence_bound import Evidence, check_prior, masked_prior
+from spacy_latent.models.evidence_bound import WordObjective, check_prior, masked_prior
 from spacy_latent.models.scheduled_value import ScheduledValue
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.many_to_one_alignment import ManyToOneAlignment
 
 
-class AlignedWords(Evidence):
+class AlignedWords(WordObjective):
     """Log-probability of the words of the first text given the second as an objective.
 
     A pair without labels has the loss −bound · unlabelled_weight. A pair with labels has the loss
@@ -112,7 +112,7 @@ def build_aligned_words_v1(
     )
 
 
-class AlignmentEvidence(nn.Module):
+class AlignmentWordObjective(nn.Module):
     """Weights of an :class:`AlignedWords`."""
 
     def __init__(self, settings: AlignedWords, structure: Structure, width: int) -> None:
@@ -132,7 +132,9 @@ class AlignmentEvidence(nn.Module):
             lengths: ``(B, 2)``.
         """
         first, second = split_texts(words[..., None], lengths, self.settings.name)
-        cells, alone = (told.double() for told in self.decoder(first[..., 0], second[..., 0]))
+        cells, alone = (
+            log_probs.double() for log_probs in self.decoder(first[..., 0], second[..., 0])
+        )
         inside = structure.part_mask(scores, lengths.to(scores.device))
         row = torch.arange(scores.shape[1], device=scores.device)
         words_of_first = row < lengths.to(scores.device)[:, :1]
@@ -145,12 +147,14 @@ class AlignmentEvidence(nn.Module):
             # No word has a partner if the second text is empty.
             without = torch.where(lengths.to(scores.device)[:, 1:] == 0, alone, 0.0)
         constant = torch.where(words_of_first, without, 0.0).sum(1)
-        told = torch.where(inside, cells, 0.0)
+        word_log_probs = torch.where(inside, cells, 0.0)
         q = torch.where(inside, scores.double(), 0.0)
         if self.prior is None:
-            sums = structure.log_partition(q + told, lengths) - structure.log_partition(q, lengths)
+            sums = structure.log_partition(q + word_log_probs, lengths) - structure.log_partition(
+                q, lengths
+            )
             return sums + constant
         prior = torch.where(inside, masked_prior(self.prior, q, lengths), 0.0)
-        sums = structure.log_partition(prior + told, lengths)
+        sums = structure.log_partition(prior + word_log_probs, lengths)
         marginal = sums - structure.log_partition(prior, lengths)
-        return marginal + constant - structure.kl(q, (prior + told).detach(), lengths)
+        return marginal + constant - structure.kl(q, (prior + word_log_probs).detach(), lengths)

@@ -259,11 +259,11 @@ class LabelField:
         present = logits.double()
         absent = torch.zeros_like(present)
         impossible = torch.full_like(present, NEVER)
-        told = known.bool()
+        is_known = known.bool()
         free = self.log_partition(present, absent)
         bound = self.log_partition(
-            torch.where(told & (truths == 0), impossible, present),
-            torch.where(told & (truths == 1), impossible, absent),
+            torch.where(is_known & (truths == 0), impossible, present),
+            torch.where(is_known & (truths == 1), impossible, absent),
         )
         broken = (bound < NEVER / 2).flatten(0, -2).any(0).nonzero().flatten().tolist()
         if broken:

@@ -75,15 +75,20 @@ def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEv
 class _Terms:
     """The log-partitions of all docs whose differences are the losses.
 
-    Docs without evidence add 0, and a single sequence needs no sum. With counts that are all summed
-    together, the sum over tags alone is not needed.
+    A doc adds up to three terms: its tags, rejected runs, counts. A doc without evidence adds 0. If
+    its evidence allows one sequence, a score replaces the sum. If its counts form one group, that
+    sum covers the tags, too.
 
     Attributes:
         rows: rows of each doc in the emissions.
         free, single: docs whose evidence allows all sequences of tags, or a single one.
         tags: ``(T,)``, the tags of single sequences.
         counted: counts of each doc, in groups that are summed together.
-        known: docs whose evidence needs a sum, which is beside the sums of all docs.
+        with_tags: docs whose evidence about tags is a term of its own.
+        constrained: docs among these whose evidence needs a sum of its own.
+        place: the place of this sum in ``sums``, after the sums of all docs.
+        sums, log_partitions: sums over sequences, first of all docs, then of the constrained ones.
+        paths: rows of the docs whose single sequence has a score in place of a sum.
         scale: factor of each sum in the sum of the losses.
     """
 
@@ -112,13 +117,15 @@ class _Terms:
                     self.losses[d] -= float(one.log_weights(np.isin(own, one.ends).sum()))
             elif part.counts:
                 self.counted[d] = jointly_counted(part.counts)
-        self.plain = [d for d in range(len(sizes)) if len(self.counted.get(d, ())) != 1]
-        self.known = [d for d in self.plain if d not in self.free and d not in self.single]
-        self.gold = {d: len(sizes) + place for place, d in enumerate(self.known)}
-        parts = [self._with_potentials(d) for d in self.known]
+        self.with_tags = [d for d in range(len(sizes)) if len(self.counted.get(d, ())) != 1]
+        self.constrained = [
+            d for d in self.with_tags if d not in self.free and d not in self.single
+        ]
+        self.place = {d: len(sizes) + place for place, d in enumerate(self.constrained)}
+        parts = [self._with_potentials(d) for d in self.constrained]
         self.sums = batch_sums(chain, [emissions, *parts], [*sizes, *(len(part) for part in parts)])
-        self.whole = self.sums.log_partition
-        self.scale = np.zeros(len(self.whole))
+        self.log_partitions = self.sums.log_partition
+        self.scale = np.zeros(len(self.log_partitions))
         self.paths: list[np.ndarray] = []
         self.complements = _Complements(chain, emissions, self.rows)
 
@@ -127,15 +134,15 @@ class _Terms:
 
     def add_tags(self) -> None:
         """Add the evidence about tags."""
-        for d in self.plain:
+        for d in self.with_tags:
             if d in self.free:
                 # A doc that has a single sequence and no evidence about its tags is empty.
                 if self.losses[d] == np.inf:
                     self.contradictory.append(d)
                 continue
             own = self.rows[d]
-            if d in self.gold:
-                value = self.whole[self.gold[d]]
+            if d in self.place:
+                value = self.log_partitions[self.place[d]]
             else:
                 value = _score(self.chain, self.emissions[own], self.tags[own])
                 if value != -np.inf:
@@ -148,10 +155,10 @@ class _Terms:
             elif self.losses[d] == np.inf:
                 self.contradictory.append(d)
             else:
-                self.losses[d] += self.whole[d] - value
+                self.losses[d] += self.log_partitions[d] - value
                 self.scale[d] += 1.0
-                if d in self.gold:
-                    self.scale[self.gold[d]] -= 1.0
+                if d in self.place:
+                    self.scale[self.place[d]] -= 1.0
                 else:
                     self.paths.append(own)
 
@@ -163,7 +170,7 @@ class _Terms:
                     # No sequence except the run is possible.
                     self.left_out.append(d)
         for d, value in self.complements.finish():
-            self.losses[d] += self.whole[d] - value
+            self.losses[d] += self.log_partitions[d] - value
             self.scale[d] += 1.0
 
     def add_counts(self) -> None:
@@ -181,8 +188,8 @@ class _Terms:
                 (self.contradictory if some else self.left_out).append(d)
                 continue
             # If counts are not all summed together, each group is conditioned on the known tags.
-            given = d if d in self.free or len(self.counted[d]) == 1 else self.gold[d]
-            self.losses[d] += self.whole[given] - value
+            given = d if d in self.free or len(self.counted[d]) == 1 else self.place[d]
+            self.losses[d] += self.log_partitions[given] - value
             self.scale[given] += 1.0
 
     def loss(self) -> Loss:
@@ -190,7 +197,7 @@ class _Terms:
         d_items, d_transitions = self.sums.uses(self.scale)
         d_emissions, begin = d_items[: len(self.emissions)], len(self.emissions)
         posteriors = np.zeros_like(self.emissions)
-        for d in self.known:
+        for d in self.constrained:
             # Its scale is −1, plus the share of counts that are conditioned on the tags.
             own = self.rows[d]
             posteriors[own] -= d_items[begin : begin + len(own)]
@@ -215,7 +222,9 @@ class _Terms:
 
 
 class _Complements:
-    """Log-partitions of all sequences without a run, and the gradient of their sum.
+    """Log-partitions of the sequences that do not contain a rejected run, and their gradient.
+
+    These sequences are a disjoint union of departures from the run. The gradient is of the sum.
 
     Attributes:
         rows: rows of each doc in the emissions.
@@ -250,8 +259,8 @@ class _Complements:
         return self.values
 
     def _sum_up(self) -> None:
-        # There are several parts only for a single run. They are summed again when their shares are
-        # known.
+        # The departures of one long run may exceed ROWS. They are then summed in parts, and again
+        # for the gradient, so that one part is in memory at a time.
         parts: list[list[tuple[int, Run, _Departure]]] = [[]]
         size = 0
         for d, run, departures in self.waiting:

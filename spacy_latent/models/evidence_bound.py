@@ -37,7 +37,7 @@ from spacy_latent.structures.base import Structure
 NAME = "EvidenceBound"
 
 
-class Evidence:
+class WordObjective:
     """Settings to learn from the words of texts, with labels and without.
 
     Args:
@@ -82,7 +82,7 @@ class Evidence:
         return made
 
 
-class EvidenceBound(Evidence):
+class EvidenceBound(WordObjective):
     """Lower bound on the log-probability of words as an objective.
 
     A text without labels has the loss −bound · unlabelled_weight. A text with labels has the loss
@@ -213,7 +213,7 @@ def is_exact(structure: Structure, estimator: Estimator) -> bool:
 
 
 @dataclass
-class EvidenceTerms:
+class BoundTerms:
     """Terms of the bound for D texts with K structures each, in nats.
 
     Attributes:
@@ -237,7 +237,7 @@ class EvidenceTerms:
         return (weights * self.fit).sum(0) - kl_weight * divergence
 
 
-class EvidenceModule(nn.Module):
+class TextWordObjective(nn.Module):
     """Weights of an :class:`EvidenceBound`."""
 
     def __init__(self, settings: EvidenceBound, structure: Structure, width: int) -> None:
@@ -266,7 +266,7 @@ def masked_prior(prior: Prior, scores: Tensor, lengths: Tensor) -> Tensor:
 def objective(
     estimator: Estimator,
     losses: Tensor,
-    terms: EvidenceTerms,
+    terms: BoundTerms,
     exact: bool,
     share: Tensor,
     kl_weight: float,

@@ -13,9 +13,9 @@ from thinc.api import Model, set_dropout_rate
 from spacy_latent.errors import LatentError
 from spacy_latent.models import labelled_parser
 from spacy_latent.models.gold_trees import nothing_known
-from spacy_latent.models.latent_text_classifier import evidence_of, run_and_keep
+from spacy_latent.models.latent_text_classifier import run_and_keep, word_objective_of
 from spacy_latent.models.tree_evidence import Shares
-from spacy_latent.models.tree_losses import learn
+from spacy_latent.models.tree_losses import batch_loss
 
 
 def evidence_bounds(model: Model, docs: Iterable[Doc]) -> np.ndarray:
@@ -30,7 +30,7 @@ def evidence_bounds(model: Model, docs: Iterable[Doc]) -> np.ndarray:
         model: model with a bound on evidence, and with its own embedder rather than a listener.
     """
     parses = model.name == labelled_parser.NAME
-    known = labelled_parser.evidence_of(model) if parses else evidence_of(model)
+    known = labelled_parser.word_objective_of(model) if parses else word_objective_of(model)
     if known is None:
         raise LatentError(
             f"The model {model.name!r} has no bound on the evidence of words. Set its evidence to "
@@ -56,8 +56,8 @@ def _of_trees(model: Model, docs: list[Doc]) -> np.ndarray:
     filled = [i for i, doc in enumerate(docs) if len(doc)]
     own = [docs[i] for i in filled]
     gold = [nothing_known(doc, model.attrs["max_length"]) for doc in own]
-    work = partial(learn, docs=own, gold=gold, shares=Shares(0.0, 0.0))
-    _, _, told = labelled_parser.run(model, own, work, is_train=False)[0]
+    compute = partial(batch_loss, docs=own, gold=gold, shares=Shares(0.0, 0.0))
+    _, _, parts = labelled_parser.run_on_rows(model, own, compute, is_train=False)[0]
     found = np.zeros(len(docs), dtype="float32")
-    found[filled] = -told.words
+    found[filled] = -parts.words
     return found

@@ -18,14 +18,14 @@ from spacy_latent.layers.relative_biaffine_scorer import build_relative_biaffine
 from spacy_latent.models.added_labels import BEHIND, UNTRAINED, count_as_trained
 from spacy_latent.models.autograd_recording import recorded
 from spacy_latent.models.configured_attributes import ConfiguredNumber
-from spacy_latent.models.evidence_bound import Evidence, begin
+from spacy_latent.models.evidence_bound import WordObjective, begin
 from spacy_latent.models.latent_layer_model import bring_dropout
 from spacy_latent.models.latent_shim import LatentShim, TrainingSettings
 from spacy_latent.models.scheduled_value import Temperature
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.shim_model import rows_of
 from spacy_latent.models.token_vectors import token_vectors, with_tokens
-from spacy_latent.models.tree_evidence import Shares, TreeEvidence
+from spacy_latent.models.tree_evidence import Shares, TreeWordObjective
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.dependency import DependencyTree
 from spacy_latent.structures.derivatives import recording
@@ -35,7 +35,7 @@ NAME = "labelled_parser"
 NEEDED = frozenset({"log_partition", "marginals"})
 
 # Computes a result from the module and the rows of a batch.
-Work = Callable[[LabelledTrees, Any], Any]
+Compute = Callable[[LabelledTrees, Any], Any]
 
 
 def build_labelled_parser_v1(
@@ -46,7 +46,7 @@ def build_labelled_parser_v1(
     max_length: int = 512,
     scorer_learn_rate: float = 3.0,
     dropout: float | None = None,
-    evidence: Evidence | None = None,
+    evidence: WordObjective | None = None,
     nO: int | None = None,
 ) -> Model[list[Doc], list[Floats2d]]:
     """Build the model of ``latent_parser``: docs to sentences with labelled trees.
@@ -72,7 +72,7 @@ def build_labelled_parser_v1(
         raise LatentError(f"LabelledParser: max_length is {max_length}; expected at least 1.")
     training = TrainingSettings(scorer_learn_rate, Temperature(1.0), dropout)
     if evidence is not None:
-        check_kind("evidence", evidence, Evidence)
+        check_kind("evidence", evidence, WordObjective)
         evidence.check_trees(trees_of)
     refuse_separate("LabelledParser", tok2vec)
     encoded = build_relative_biaffine_scorer_v1(128, build_bilstm_v1(64))
@@ -140,7 +140,7 @@ def build_module(
     structure: DependencyTree,
     scorer: ScorerBuilder,
     label_width: int,
-    evidence: Evidence | None = None,
+    evidence: WordObjective | None = None,
 ) -> LabelledTrees:
     """Build the torch module.
 
@@ -149,8 +149,8 @@ def build_module(
         label_width: width of the hidden layers of labels.
     """
     width, labels = sizes
-    told = None if evidence is None else partial(TreeEvidence, evidence)
-    return LabelledTrees(width, labels, structure, scorer, label_width, told)
+    build_objective = None if evidence is None else partial(TreeWordObjective, evidence)
+    return LabelledTrees(width, labels, structure, scorer, label_width, build_objective)
 
 
 def module_of(model: Model) -> LabelledTrees:
@@ -159,13 +159,13 @@ def module_of(model: Model) -> LabelledTrees:
     return shim.module
 
 
-def evidence_of(model: Model) -> TreeEvidence | None:
+def word_objective_of(model: Model) -> TreeWordObjective | None:
     """Return the objective of the words, None if the model has none."""
     evidence: Any = module_of(model).evidence
     return evidence
 
 
-def begin_evidence(model: Model, docs: Iterable[Doc]) -> None:
+def begin_word_objective(model: Model, docs: Iterable[Doc]) -> None:
     """Pass the words of docs to the decoder, if the model has one and knows its widths.
 
     No words of docs are read if it has none.
@@ -178,7 +178,7 @@ def begin_evidence(model: Model, docs: Iterable[Doc]) -> None:
 
 def shares_of(model: Model) -> Shares | None:
     """Return the weights of the words in the next update, None without such an objective."""
-    evidence = evidence_of(model)
+    evidence = word_objective_of(model)
     shim: Any = model.layers[1].shims[0]
     return None if evidence is None else Shares.at(shim.updates, evidence.settings)
 
@@ -221,42 +221,43 @@ def set_labels(model: Model, labels: int) -> None:
 def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
     """Return the vectors from which sentences, arcs and labels are scored.
 
-    :func:`run` computes the rest.
+    :func:`run_on_rows` computes the rest.
     """
     return token_vectors(model.layers[0], docs, is_train)
 
 
-def run(
-    model: Model, docs: Sequence[Doc], work: Work, is_train: bool
+def run_on_rows(
+    model: Model, docs: Sequence[Doc], compute: Compute, is_train: bool
 ) -> tuple[Any, Callable[[], Any]]:
-    """Return the result of ``work`` on the embedder's rows of all docs, one doc after the other.
+    """Embed the docs, and call ``compute`` with the module and the rows of all docs.
 
-    In training ``work`` returns the loss as a tuple, None and further results. The callback passes
-    the gradient of the loss to all weights.
+    In training ``compute`` returns the loss as a tuple, None and further results, such as
+    :func:`spacy_latent.models.tree_losses.batch_loss`. The callback passes the gradient of the loss
+    to all weights.
     """
     tok2vec, trees = model.layers
     arrays, backprop_tok2vec = token_vectors(tok2vec, docs, is_train)
-    result, backprop_trees = trees((arrays, work), is_train)
+    result, backprop_trees = trees((arrays, compute), is_train)
     return result, lambda: backprop_tok2vec(backprop_trees())
 
 
 @recorded
-def forward_trees(model: Model, inputs: tuple[list[Floats2d], Work], is_train: bool) -> Any:
-    arrays, work = inputs
+def forward_trees(model: Model, inputs: tuple[list[Floats2d], Compute], is_train: bool) -> Any:
+    arrays, compute = inputs
     shim: Any = model.shims[0]
     ops: Any = model.ops
     sizes = [len(array) for array in arrays]
     rows = rows_of(model, arrays, is_train)
     bring_dropout(model, shim.module)
     if not is_train:
-        return shim.predict((rows, work)), refuse_backprop
-    ((loss,), _, told), backprop_rows = shim.begin_update((rows, work))
+        return shim.predict((rows, compute)), refuse_backprop
+    ((loss,), _, parts), backprop_rows = shim.begin_update((rows, compute))
 
     def backprop() -> list[Floats2d]:
         gradient = torch2xp(backprop_rows([torch.ones_like(loss)]))
         return ops.unflatten(ops.asarray2f(gradient), sizes)
 
-    return (float(loss.detach()), told), backprop
+    return (float(loss.detach()), parts), backprop
 
 
 def refuse_backprop() -> Any:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Estimator, Given
 from spacy_latent.kernels.core.gpu_transfers import fetch
-from spacy_latent.kernels.gpu.dispatch import looked_at_later
+from spacy_latent.kernels.gpu.dispatch import checks_postponed
 from spacy_latent.layers.batch_interventions import BatchInterventions
 from spacy_latent.layers.latent_layer import LatentLayer, LatentModule, LatentOutput
 from spacy_latent.models.autograd_recording import recorded
@@ -104,7 +104,7 @@ class SpanModule(nn.Module):
         """
         # Supervision leaves out items without a structure, so it must know them.
         later = self.training and supervision is None
-        with looked_at_later() if later else nullcontext():
+        with checks_postponed() if later else nullcontext():
             return self._forward(rows, groups, given, supervision, interventions)
 
     def _forward(

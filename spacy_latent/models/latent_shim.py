@@ -5,6 +5,9 @@ weights that reach the module. Autocast is used only in training and only on a G
 updates the module is always in evaluation mode. Copies have their own id (a shared id makes two
 modules share Adam's moments). Weights are stored as plain arrays. The module may be built late,
 when its width becomes known.
+
+The order of calls: ``build(width)`` once. Then in each step ``begin_update(inputs)``, the returned
+``backprop(gradients)``, and ``finish_update(optimizer)``. ``predict`` needs ``build`` alone.
 """
 
 import contextlib
@@ -87,8 +90,11 @@ class TrainingSettings:
 
     @property
     def attrs(self) -> dict[str, float]:
-        """Attributes of the Thinc model with the rate of dropout."""
-        # spaCy's training.dropout sets every attribute of the name dropout_rate.
+        """Attributes for the Thinc model.
+
+        ``training.dropout`` overwrites every attribute named ``dropout_rate``, so a fixed rate has
+        another name.
+        """
         if self.dropout is None:
             return {"dropout_rate": 0.0}
         return {"fixed_dropout_rate": self.dropout}

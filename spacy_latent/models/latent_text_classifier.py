@@ -21,9 +21,9 @@ from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.models.added_labels import BEHIND, IMPOSSIBLE, UNTRAINED, count_as_trained
-from spacy_latent.models.alignment_evidence import AlignmentEvidence
+from spacy_latent.models.alignment_evidence import AlignmentWordObjective
 from spacy_latent.models.autograd_recording import recording_if
-from spacy_latent.models.evidence_bound import EvidenceModule, begin, words_of
+from spacy_latent.models.evidence_bound import TextWordObjective, begin, words_of
 from spacy_latent.models.latent_layer_model import given_structures
 from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.layer_settings import LayerSettings
@@ -287,8 +287,8 @@ def run_and_keep(
         tok2vec.attrs["update"] = shim.updates if is_train else None
     arrays, backprop_tok2vec = token_vectors(tok2vec, docs, is_train)
     given = given_structures(texts, docs, spans, is_train)
-    told = evidence_of(model) if is_train and with_evidence else None
-    words = () if told is None else (words_of(docs, told.decoder.attr),)
+    evidence = word_objective_of(model) if is_train and with_evidence else None
+    words = () if evidence is None else (words_of(docs, evidence.decoder.attr),)
     made, backprop_texts = texts((arrays, spans, given, *words), is_train)
     rows, backprop_output = output(made.vectors, is_train)
     count = made.weights.shape[0]
@@ -318,19 +318,19 @@ def further_step(model: Model, kept: Kept, advantage: Tensor, before: Tensor, cl
     inner_step(model.layers[1], kept, advantage, before, clip)
 
 
-def evidence_of(model: Model) -> EvidenceModule | AlignmentEvidence | None:
+def word_objective_of(model: Model) -> TextWordObjective | AlignmentWordObjective | None:
     """Return the module for a bound on the evidence of words, None if the model has none."""
     shim: Any = model.layers[1].shims[0]
     return getattr(shim.module, "evidence", None)
 
 
-def begin_evidence(model: Model, docs: Iterable[Doc]) -> None:
+def begin_word_objective(model: Model, docs: Iterable[Doc]) -> None:
     """Pass the words of docs to the decoder, if the model has one and knows its widths.
 
     No words of docs are read if it has none.
     """
     shim: Any = model.get_ref("latent").shims[0]
-    evidence = evidence_of(model) if shim.is_built else None
+    evidence = word_objective_of(model) if shim.is_built else None
     if evidence is not None:
         begin(evidence.decoder, docs)
 

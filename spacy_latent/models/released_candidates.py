@@ -37,8 +37,8 @@ class ReleasedCandidates(Staged):
 
         Stages are ignored.
         """
-        told = getattr(self.candidates, "covers", None)
-        return None if told is None else told(other.candidates)
+        compare = getattr(self.candidates, "covers", None)
+        return None if compare is None else compare(other.candidates)
 
     def in_training(self, docs: Sequence[Doc], update: int) -> list[np.ndarray]:
         """Return the candidates of an update, from 0.

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from torch import Tensor
-
-from spacy_latent.models.tag_losses import Probabilities, probabilities, steps_within_labels
-from spacy_latent.structures.linear_chain import LinearChain
-from spacy_latent.structures.smoothed import smoothed_expectation
-from spacy_latent.structures.tag_sequence import TagSequence
 
 # Steps from tag to tag within an entity, in the order of ``steps_within_labels``.
 STEPS = ("BI", "BL", "II", "IL")
@@ -36,52 +32,58 @@ class LikelySpans(NamedTuple):
     probabilities: np.ndarray
 
 
-class SpanProbabilities:
+@lru_cache(maxsize=8)
+def steps_within_labels(labels: int) -> np.ndarray:
+    """Return the first and the second tag of the steps BI, BL, II and IL, ``(2, 4, labels)``.
+
+    The tags are those of the BILUO scheme, in the order of ``scheme_tags``.
+    """
+    begin, inside, last = (1 + 4 * np.arange(labels) + prefix for prefix in range(3))
+    return np.array([[begin, begin, inside, inside], [inside, last, inside, last]])
+
+
+class SpanProbabilities(ABC):
     """Probabilities of all labelled spans in a group of docs, under the learned distribution.
 
-    See :func:`spacy_latent.models.tag_losses.probabilities`. A span is one run of tags. Its
-    probability is that of its first tag, times the probability of each further tag given the
-    previous one. A group takes time O(N·K²). Memory is O(N·K) for "crf" and "perceptron", and
-    "quadratic" keeps every pair of tags. Then a span takes time in proportion to its length.
-
-    Args:
-        chain: chain of BILUO tags, in the order of ``scheme_tags``.
-        scores: ``(B, N, K)``.
-        lengths: ``(B,)``.
-        likely: the result of ``probabilities`` with ``within_labels``, if it is known. It is used
-            for "crf" and "perceptron".
+    See :meth:`spacy_latent.models.tag_losses.Probabilities.spans`.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        chain: TagSequence,
-        scores: Tensor,
-        lengths: Tensor,
-        likely: Probabilities | None = None,
-    ) -> None:
-        self._mixture: list[dict[Place, float]] | None = None
-        if kind == "sparsemap":
-            self._mixture = _of_mixture(chain, scores, lengths)
-            return
-        if kind == "quadratic":
-            of_tags, steps = _of_walk(chain, scores, lengths)
-        else:
-            if likely is None:
-                likely = probabilities(kind, chain, scores, lengths, within_labels=True)
-            assert likely.within_labels is not None
-            of_tags, steps = likely.tags, likely.within_labels
-        count = (of_tags.shape[-1] - 1) // 4
+    @abstractmethod
+    def of(self, b: int, place: Place) -> float:
+        """Return the probability of one span of the b-th doc."""
+
+    @abstractmethod
+    def above(self, least: float) -> LikelySpans:
+        """Return all spans of the group with at least this probability.
+
+        Spans with the same first token are in the order of their ends, then of their labels.
+
+        Args:
+            least: least probability, above 0. At most 1 / least of the spans begin at one token.
+        """
+
+
+class MarkovSpans(SpanProbabilities):
+    """Probabilities of spans if each tag depends on the previous one alone.
+
+    A span is one run of tags. Its probability is the probability of its first tag, times the
+    probability of each further tag given the previous one. A span takes time in proportion to its
+    length.
+
+    Args:
+        tags: ``(B, N, K)``, probabilities of tags.
+        steps: ``(B, N, 4, labels)``, see ``Probabilities.within_labels``.
+    """
+
+    def __init__(self, tags: np.ndarray, steps: np.ndarray) -> None:
+        count = (tags.shape[-1] - 1) // 4
         # "O", then B, I, L and U of each label.
-        of_labels = of_tags[..., 1:].reshape(*of_tags.shape[:2], count, 4)
+        of_labels = tags[..., 1:].reshape(*tags.shape[:2], count, 4)
         self._begin, self._single = of_labels[..., 0], of_labels[..., 3]
         self._steps = {name: steps[:, :, i] for i, name in enumerate(STEPS)}
 
     def of(self, b: int, place: Place) -> float:
-        """Return the probability of one span of the b-th doc."""
         start, end, label = place
-        if self._mixture is not None:
-            return self._mixture[b].get(place, 0.0)
         if end == start + 1:
             return float(self._single[b, start, label])
         names = ["BL"] if end == start + 2 else ["BI", *["II"] * (end - start - 3), "IL"]
@@ -91,31 +93,9 @@ class SpanProbabilities:
         return value
 
     def above(self, least: float) -> LikelySpans:
-        """Return all spans of the group with at least this probability.
-
-        Spans with the same first token are in the order of their ends, then of their labels.
-
-        Args:
-            least: least probability, above 0. At most 1 / least of the spans begin at one token.
-        """
-        if self._mixture is None:
-            return self._grown(least)
-        found = [
-            (b, *place, p)
-            for b, own in enumerate(self._mixture)
-            for place, p in sorted(own.items())
-            if p >= least
-        ]
-        *numbers, values = np.array(found, dtype="float64").reshape(-1, 5).T
-        docs, starts, ends, labels = np.array(numbers, dtype="int64")
-        return LikelySpans(docs, starts, ends, labels, values)
-
-    def _grown(self, least: float) -> LikelySpans:
-        """Extend each likely begin token by token, as long as the run has ``least``.
-
-        A longer span is no more probable than the run it extends. No run leaves its doc, since no
-        entity goes on after the last token: these steps have the probability 0.
-        """
+        # Each likely begin is extended token by token, as long as the run has ``least``: a longer
+        # span is no more probable than the run it extends. No run leaves its doc, since no entity
+        # goes on after the last token: these steps have the probability 0.
         tokens, count = self._single.shape[1:]
         single, begin = self._single.reshape(-1), self._begin.reshape(-1)
         go_on, close, later, end = (self._steps[name].reshape(-1) for name in STEPS)
@@ -143,35 +123,36 @@ class SpanProbabilities:
         return LikelySpans(docs, starts, starts + lengths, labels, np.concatenate(values))
 
 
-def _divided(values: np.ndarray, by: np.ndarray) -> np.ndarray:
-    """Divide, with 0 wherever the divisor is 0."""
-    return np.divide(values, by, out=np.zeros(values.shape), where=by > 0)
+class MixtureSpans(SpanProbabilities):
+    """Probabilities of spans in a mixture of a few sequences.
 
+    Args:
+        sequences: ``(S, B, N)``, numbers of tags, −1 at padding.
+        weights: ``(S, B)``.
+    """
 
-def _of_walk(chain: TagSequence, scores: Tensor, lengths: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Return tags and steps within labels of the walk that quadratic smoothing induces."""
-    pairs = chain.chain_scores(scores, lengths)
-    walk = smoothed_expectation(LinearChain(), pairs, lengths, "quadratic").double().cpu().numpy()
-    of_tags = walk.sum(2)
-    first, second = steps_within_labels((scores.shape[-1] - 1) // 4)
-    steps = np.zeros((*of_tags.shape[:2], *first.shape))
-    steps[:, 1:] = _divided(walk[:, 1:, first, second], of_tags[:, :-1, first])
-    return of_tags, steps
+    def __init__(self, sequences: np.ndarray, weights: np.ndarray) -> None:
+        self._docs: list[dict[Place, float]] = []
+        for b in range(weights.shape[1]):
+            own: dict[Place, float] = {}
+            for tags, weight in zip(sequences[:, b], weights[:, b].tolist()):
+                for place in spans_of_tags(tags[tags >= 0]) if weight > 0 else ():
+                    own[place] = own.get(place, 0.0) + weight
+            self._docs.append(own)
 
+    def of(self, b: int, place: Place) -> float:
+        return self._docs[b].get(place, 0.0)
 
-def _of_mixture(chain: TagSequence, scores: Tensor, lengths: Tensor) -> list[dict[Place, float]]:
-    """Return for each doc the weight of SparseMAP's sequences that have each span."""
-    solution = LinearChain().sparsemap(chain.chain_scores(scores, lengths), lengths)
-    sequences = solution.atoms.amax(3).argmax(-1).cpu().numpy()
-    weights = solution.weights.cpu().numpy()
-    found: list[dict[Place, float]] = []
-    for b, length in enumerate(lengths.tolist()):
-        own: dict[Place, float] = {}
-        for sequence, weight in zip(sequences[:, b, :length], weights[:, b].tolist()):
-            for place in spans_of_tags(sequence) if weight > 0 else ():
-                own[place] = own.get(place, 0.0) + weight
-        found.append(own)
-    return found
+    def above(self, least: float) -> LikelySpans:
+        found = [
+            (b, *place, p)
+            for b, own in enumerate(self._docs)
+            for place, p in sorted(own.items())
+            if p >= least
+        ]
+        *numbers, values = np.array(found, dtype="float64").reshape(-1, 5).T
+        docs, starts, ends, labels = np.array(numbers, dtype="int64")
+        return LikelySpans(docs, starts, ends, labels, values)
 
 
 def spans_of_tags(tags: Sequence[int] | np.ndarray) -> list[Place]:

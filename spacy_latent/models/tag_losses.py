@@ -1,16 +1,18 @@
-"""Losses of a chain of tags: a value of all sequences, minus that of the gold sequences.
+"""Losses of a chain of tags.
 
-With complete annotation there is one gold sequence. These are then the Fenchel-Young losses
-(Blondel et al. 2020) of four regularizers. A token without annotation may have every tag. The
-second value is then the value of the best allowed sequence, or a sum over all allowed sequences
-(Tsuboi et al. 2008).
+Each loss is value(all sequences) − value(sequences that agree with the annotation). "crf" takes
+log-partitions as values, and "perceptron" maxima. With complete annotation one sequence agrees.
+These are then the Fenchel-Young losses (Blondel et al. 2020) of four regularizers. A token without
+annotation may have every tag (Tsuboi et al. 2008).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -22,6 +24,12 @@ from spacy_latent.kernels.core.gpu_transfers import fetch_together, send_togethe
 from spacy_latent.models.crf_loss import crf_loss
 from spacy_latent.models.crf_tagger import TagScores
 from spacy_latent.models.span_groups import group_spans, no_loss
+from spacy_latent.models.span_probabilities import (
+    MarkovSpans,
+    MixtureSpans,
+    SpanProbabilities,
+    steps_within_labels,
+)
 from spacy_latent.models.tag_evidence import Contradiction, TagEvidence
 from spacy_latent.structures.derivatives import recording
 from spacy_latent.structures.feasibility import infeasible_items
@@ -78,146 +86,359 @@ def _allowed(tags: tuple[str, ...], dtype: torch.dtype, device: torch.device) ->
     return send_together([joined], device)[0]
 
 
-# ---------------------------------------------------------------- values
+# ---------------------------------------------------------------- results
 
 
-def crf_value(chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tensor:
-    """Return the log-partition, for which the loss is −log p(gold) (Lafferty et al. 2001)."""
-    return chain.log_partition(scores, lengths)
+@dataclass
+class Probabilities:
+    """Probabilities of a group of docs, under the distribution that the loss has learned.
 
-
-def quadratic_value(chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tensor:
-    """Return the value of the quadratically smoothed recursion (Mensch and Blondel 2018)."""
-    return smoothed_value(chain, scores, lengths, "quadratic")
-
-
-def perceptron_value(chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tensor:
-    """Return the score of the best sequence (Collins 2002)."""
-    return exact_potential(chain, chain.map(scores, lengths), scores, lengths)
-
-
-def sparsemap_value(chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tensor:
-    """Return max over the marginal polytope of μ·s − ½‖μ‖² (Niculae et al. 2018a).
-
-    μ has an entry for each pair of neighbouring tags.
+    Attributes:
+        tags: ``(B, N, K)``, of each tag at each token.
+        best: ``(B, N)``, the best sequence.
+        steps: ``(B, N)``, along the best sequence, see ``TagSequence.follow``; None for a mixture.
+        within_labels: ``(B, N, 4, labels)``, the probability of each step within a label, given its
+            first tag, see :func:`steps_within_labels`; None if it was not asked for.
+        mixture: sequences ``(S, B, N)`` and weights ``(S, B)`` of SparseMAP, otherwise None.
     """
-    pairs = chain.chain_scores(scores.double(), lengths)
-    mean = LinearChain().sparsemap(pairs.detach(), lengths).mean
-    # By Danskin's theorem the gradient is the mean.
-    taken = torch.where(mean != 0, pairs, 0.0)
-    return (mean * taken - 0.5 * mean.square()).flatten(1).sum(1)
+
+    tags: np.ndarray
+    best: np.ndarray
+    steps: np.ndarray | None = None
+    within_labels: np.ndarray | None = None
+    mixture: tuple[np.ndarray, np.ndarray] | None = None
+
+    def of_run(self, b: int, start: int, end: int) -> float:
+        """Return the joint probability of tags of the best sequence.
+
+        Args:
+            start: first token of the run.
+            end: token after the run.
+        """
+        own = self.best[b, start:end]
+        if self.mixture is not None:
+            sequences, weights = self.mixture
+            same = (sequences[:, b, start:end] == own).all(1)
+            return float((same * weights[:, b]).sum())
+        assert self.steps is not None
+        first = float(self.tags[b, start, own[0]])
+        return first if end == start + 1 else first * float(self.steps[b, start + 1 : end].prod())
+
+    def spans(self) -> SpanProbabilities:
+        """Return the probabilities of all labelled spans."""
+        if self.mixture is not None:
+            return MixtureSpans(*self.mixture)
+        assert self.within_labels is not None
+        return MarkovSpans(self.tags, self.within_labels)
 
 
-VALUES: dict[str, Callable[[TagSequence, Tensor, Tensor], Tensor]] = {
-    "crf": crf_value,
-    "quadratic": quadratic_value,
-    "perceptron": perceptron_value,
-    "sparsemap": sparsemap_value,
+# ---------------------------------------------------------------- losses
+
+# Sequences ``(n,)`` int32 of a doc with their weights, heaviest first.
+RankedSequences = list[tuple[np.ndarray, float]]
+
+
+class ScoredTags(Protocol):
+    """Scores of a group of docs.
+
+    Attributes:
+        chain: chain of BILUO tags, in the order of ``scheme_tags``.
+        scores: ``(B, N, K)``.
+        lengths: ``(B,)``.
+    """
+
+    chain: TagSequence
+    scores: Tensor
+    lengths: Tensor
+
+
+def _pairs(group: ScoredTags) -> Tensor:
+    """Return the scores of pairs of neighbouring tags, ``(B, N, K, K)``."""
+    return group.chain.chain_scores(group.scores, group.lengths)
+
+
+class TagLoss(ABC):
+    """Loss value(all sequences) − value(sequences that agree with the annotation).
+
+    The probabilities of a loss are those of the distribution that it learns. Unless a subclass
+    defines another one, this is the CRF with the same scores.
+
+    Attributes:
+        name: the value of the setting ``loss``.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def value(self, chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Return the values of the sequences that scores above −inf allow, ``(B,)``.
+
+        Args:
+            scores: ``(B, N, K)``.
+            lengths: ``(B,)``.
+        """
+
+    @property
+    def calibration_loss(self) -> TagLoss:
+        """Loss whose minimum calibrates the probabilities."""
+        return self
+
+    def losses(
+        self, chain: TagSequence, scores: Tensor, lengths: Tensor, allowed: Tensor
+    ) -> Tensor:
+        """Return losses ``(B,)`` in nats, never negative.
+
+        Args:
+            scores: ``(B, N, K)``.
+            lengths: ``(B,)``.
+            allowed: ``(B, N, K)`` bool, the tags that agree with the annotation.
+        """
+        gold = scores.masked_fill(~allowed, -torch.inf)
+        # The values may be float64, since float32 would lose the difference of two large numbers.
+        difference = self.value(chain, scores, lengths) - self.value(chain, gold, lengths)
+        return difference.to(scores.dtype)
+
+    def loss_and_gradient(
+        self,
+        found: TagScores,
+        tags: Sequence[str],
+        evidence: Sequence[TagEvidence],
+        posteriors: list[np.ndarray] | None = None,
+    ) -> tuple[list[float], TagScores, list[int]]:
+        """Return the losses of the docs, and the gradient of their sum.
+
+        The docs share the transitions, and the gradient for these cannot be divided among docs
+        later.
+
+        Args:
+            evidence: evidence about each doc. Losses other than "crf" need
+                :attr:`TagEvidence.only_forbids`.
+            posteriors: list that the loss "crf" extends by ``(n, K)`` for each doc, as in
+                :class:`~spacy_latent.models.crf_loss.Loss`.
+
+        Returns:
+            Losses, gradient, and the docs whose annotation no sequence of tags agrees with. These
+            do not count.
+
+        Raises:
+            Contradiction: if some sequence agrees with the tags of a doc, but none of these has its
+                counts of entities.
+        """
+        allowed = [torch.from_numpy(self._allowed_tags(own)) for own in evidence]
+        losses, left_out = [0.0] * len(allowed), []
+        with recording():
+            emissions = xp2torch(found.emissions).requires_grad_()
+            transitions = xp2torch(found.transitions).requires_grad_()
+            total = no_loss(emissions)
+            chain = bound_chain(transitions, tags)
+            padded = torch.cat([emissions, emissions.new_zeros(1, len(tags))])
+            everything = torch.cat([*allowed, torch.ones(1, len(tags), dtype=torch.bool)])
+            for group in group_docs([len(part) for part in allowed]):
+                known = [group.rows, group.lengths, everything[group.rows]]
+                places, lengths, open_to = send_together(known, padded.device)
+                scores = padded[places]
+                agreeing = scores.masked_fill(~open_to, -torch.inf)
+                bad = infeasible_items(chain.best_tags, agreeing, lengths)
+                left_out += [group.docs[b] for b in bad]
+                if bad:
+                    open_to[bad] = True
+                each = self.losses(chain, scores, lengths, open_to)
+                total = total + each.sum()
+                for doc, value in zip(group.docs, each.tolist()):
+                    losses[doc] = value
+            d_emissions, d_transitions = torch.autograd.grad(
+                total, (emissions, transitions), allow_unused=True, materialize_grads=True
+            )
+        return losses, _gradient(d_emissions, d_transitions), left_out
+
+    def _allowed_tags(self, evidence: TagEvidence) -> np.ndarray:
+        """Return the mask of allowed tags, and refuse evidence that needs probabilities of tags."""
+        if not evidence.only_forbids:
+            raise LatentError(
+                f"tag_losses: the loss is {self.name!r}, and some runs of tags are said to be "
+                "wrong, some entities are counted, or some tags are more probable than others; "
+                "expected 'crf', the loss that has probabilities of all these."
+            )
+        return evidence.allowed
+
+    def probabilities(self, group: ScoredTags, within_labels: bool = False) -> Probabilities:
+        """Return the best sequences, and probabilities under the learned distribution.
+
+        Args:
+            within_labels: whether to compute the steps within labels, which
+                :meth:`Probabilities.spans` reads.
+        """
+        scores, lengths = group.scores, group.lengths
+        if not within_labels:
+            path, tag_marginals, steps, _ = group.chain.best_and_follow(scores, lengths)
+            return Probabilities(tag_marginals, path, steps)
+        within = steps_within_labels((group.scores.shape[-1] - 1) // 4)
+        pairs = within.reshape(2, -1)
+        path, tag_marginals, steps, given = group.chain.best_and_follow(scores, lengths, pairs)
+        return Probabilities(
+            tag_marginals, path, steps, given.reshape(*path.shape, *within.shape[1:])
+        )
+
+    def ranked(self, group: ScoredTags, count: int) -> list[RankedSequences]:
+        """Return up to ``count`` sequences of each doc with the highest probabilities."""
+        chain, scores, lengths = group.chain, group.scores, group.lengths
+        tags, totals = chain.top_k_tags(scores, lengths, count)
+        assert chain.bound is not None
+        # The difference of two large numbers, for a long doc.
+        exact = chain.bind(*(part.double() for part in chain.bound))
+        weights = (totals - exact.log_partition(scores.double(), lengths)).exp()
+        return _by_doc(tags, weights, lengths, tags[:, :, 0] >= 0)
+
+
+class CrfLoss(TagLoss):
+    """−log p(gold), with log-partitions as values (Lafferty et al. 2001)."""
+
+    name: ClassVar[str] = "crf"
+
+    def value(self, chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tensor:
+        return chain.log_partition(scores, lengths)
+
+    def loss_and_gradient(
+        self,
+        found: TagScores,
+        tags: Sequence[str],
+        evidence: Sequence[TagEvidence],
+        posteriors: list[np.ndarray] | None = None,
+    ) -> tuple[list[float], TagScores, list[int]]:
+        emissions = xp2torch(found.emissions).detach()
+        given = fetch_together([emissions, xp2torch(found.transitions).detach()])
+        chain = bound_chain(given[1].double(), tags)
+        loss = crf_loss(chain, given[0].numpy(), evidence)
+        if loss.contradictory:
+            raise Contradiction(loss.contradictory)
+        if posteriors is not None:
+            ends = np.cumsum([len(own.potentials) for own in evidence])
+            posteriors += np.split(loss.posteriors, ends[:-1])
+        slopes = torch.from_numpy(loss.emissions), torch.from_numpy(loss.transitions)
+        d_emissions, d_transitions = send_together(
+            [slope.to(own.dtype) for slope, own in zip(slopes, given)], emissions.device
+        )
+        return loss.losses.tolist(), _gradient(d_emissions, d_transitions), loss.left_out
+
+
+class QuadraticLoss(TagLoss):
+    """Loss of the quadratically smoothed recursion (Mensch and Blondel 2018).
+
+    The distribution is the walk over tags that the smoothing induces.
+    """
+
+    name: ClassVar[str] = "quadratic"
+
+    def value(self, chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tensor:
+        return smoothed_value(chain, scores, lengths, "quadratic")
+
+    def probabilities(self, group: ScoredTags, within_labels: bool = False) -> Probabilities:
+        path = group.chain.best_path(group.scores, group.lengths)
+        walk = smoothed_expectation(LinearChain(), _pairs(group), group.lengths, "quadratic")
+        of_pairs = walk.double().cpu().numpy()
+        tag_marginals = of_pairs.sum(2)
+        items, places = np.indices(path.shape)
+        before = np.concatenate([np.zeros_like(path[:, :1]), path[:, :-1]], 1)
+        pair = of_pairs[items, places, before, path]
+        whole = np.where(places > 0, tag_marginals[items, places - 1, before], 1.0)
+        steps = np.divide(pair, whole, out=np.zeros(path.shape), where=(path >= 0) & (whole > 0))
+        if not within_labels:
+            return Probabilities(tag_marginals, path, steps)
+        first, second = steps_within_labels((group.scores.shape[-1] - 1) // 4)
+        within = np.zeros((*path.shape, *first.shape))
+        pair, whole = of_pairs[:, 1:, first, second], tag_marginals[:, :-1, first]
+        within[:, 1:] = np.divide(pair, whole, out=np.zeros(pair.shape), where=whole > 0)
+        return Probabilities(tag_marginals, path, steps, within)
+
+    def ranked(self, group: ScoredTags, count: int) -> list[RankedSequences]:
+        pairs = _pairs(group).double()
+        walk = smoothed_expectation(LinearChain(), pairs, group.lengths, "quadratic")
+        # Each pair given its first tag. The product of these is the probability of a sequence.
+        before = walk.sum(2)[:, :-1, :, None]
+        steps = torch.cat([walk[:, :1], walk[:, 1:] / before.where(before > 0, 1.0)], 1)
+        tags, totals = LinearChain().top_k_tags(steps.log(), group.lengths, count)
+        return _by_doc(tags, totals.exp(), group.lengths, tags[:, :, 0] >= 0)
+
+
+class PerceptronLoss(TagLoss):
+    """Loss of the structured perceptron, with best scores as values (Collins 2002)."""
+
+    name: ClassVar[str] = "perceptron"
+
+    def value(self, chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tensor:
+        return exact_potential(chain, chain.map(scores, lengths), scores, lengths)
+
+    @property
+    def calibration_loss(self) -> TagLoss:
+        """Loss of the CRF, since scores of a perceptron alone have no probabilities."""
+        return LOSSES["crf"]
+
+
+class SparsemapLoss(TagLoss):
+    """Loss whose value is the maximum of μ·s − ½‖μ‖² over the marginal polytope.
+
+    See Niculae et al. (2018a). μ has an entry for each pair of neighbouring tags. The distribution
+    is SparseMAP's mixture of a few sequences.
+    """
+
+    name: ClassVar[str] = "sparsemap"
+
+    def value(self, chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tensor:
+        pairs = chain.chain_scores(scores.double(), lengths)
+        mean = LinearChain().sparsemap(pairs.detach(), lengths).mean
+        # By Danskin's theorem the gradient is the mean.
+        taken = torch.where(mean != 0, pairs, 0.0)
+        return (mean * taken - 0.5 * mean.square()).flatten(1).sum(1)
+
+    def probabilities(self, group: ScoredTags, within_labels: bool = False) -> Probabilities:
+        path = group.chain.best_path(group.scores, group.lengths)
+        solution, sequences = self._mixture(group)
+        mixture = sequences, solution.weights.cpu().numpy()
+        return Probabilities(solution.mean.sum(2).cpu().numpy(), path, mixture=mixture)
+
+    def ranked(self, group: ScoredTags, count: int) -> list[RankedSequences]:
+        solution, sequences = self._mixture(group)
+        # Heaviest first, as the solver leaves them. A sequence may have a weight of 0.
+        weights = solution.weights[:count]
+        return _by_doc(torch.from_numpy(sequences[:count]), weights, group.lengths, weights > 0)
+
+    def _mixture(self, group: ScoredTags) -> tuple[SparseSolution, np.ndarray]:
+        """Return SparseMAP's solution, and its sequences ``(S, B, N)``, −1 at padding.
+
+        They are read from one transition at each position. Their 0/1 arrays would be S times as
+        large as the scores of pairs, ``(B, N, K, K)``.
+        """
+        pairs = _pairs(group)
+        solution = LinearChain().sparsemap(pairs, group.lengths)
+        numbers, count = solution.part_numbers, pairs.shape[-1]
+        return solution, np.where(numbers < 0, -1, numbers % count)
+
+
+LOSSES: dict[str, TagLoss] = {
+    loss.name: loss for loss in (CrfLoss(), QuadraticLoss(), PerceptronLoss(), SparsemapLoss())
 }
 
 
-def tag_loss(
-    kind: str, chain: TagSequence, scores: Tensor, lengths: Tensor, allowed: Tensor
-) -> Tensor:
-    """Return losses ``(B,)`` in nats, never negative.
+def _gradient(emissions: Tensor, transitions: Tensor) -> TagScores:
+    return TagScores(torch2xp(emissions), torch2xp(transitions))  # type: ignore[arg-type]
+
+
+def _by_doc(tags: Tensor, weights: Tensor, lengths: Tensor, there: Tensor) -> list[RankedSequences]:
+    """Return the sequences of each doc with their weights.
 
     Args:
-        scores: ``(B, N, K)``.
-        lengths: ``(B,)``.
-        allowed: ``(B, N, K)`` bool, the tags that agree with the annotation.
+        tags: ``(S, B, N)``.
+        weights: ``(S, B)``.
+        there: ``(S, B)`` bool. A doc may have fewer than S sequences.
     """
-    gold = scores.masked_fill(~allowed, -torch.inf)
-    value = VALUES[kind]
-    # The values may be float64, since float32 would lose the difference of two large numbers.
-    return (value(chain, scores, lengths) - value(chain, gold, lengths)).to(scores.dtype)
+    sequences, shares, exist = tags.cpu().numpy(), weights.cpu().numpy(), there.cpu().numpy()
+    return [
+        [(sequences[k, b, :n].copy(), float(shares[k, b])) for k in np.flatnonzero(exist[:, b])]
+        for b, n in enumerate(lengths.tolist())
+    ]
 
 
-def loss_and_gradient(
-    kind: str,
-    found: TagScores,
-    tags: Sequence[str],
-    evidence: Sequence[TagEvidence],
-    posteriors: list[np.ndarray] | None = None,
-) -> tuple[list[float], TagScores, list[int]]:
-    """Return the losses of the docs, and the gradient of their sum.
-
-    The docs share the transitions, and the gradient for these cannot be divided among docs later.
-
-    Args:
-        evidence: evidence about each doc. Losses other than "crf" need
-            :attr:`TagEvidence.only_forbids`.
-        posteriors: list that the loss "crf" extends by ``(n, K)`` for each doc, as in
-            :class:`~spacy_latent.models.crf_loss.Loss`.
-
-    Returns:
-        Losses, gradient, and the docs whose annotation no sequence of tags agrees with. These do
-        not count.
-
-    Raises:
-        Contradiction: if some sequence agrees with the tags of a doc, but none of these has its
-            counts of entities.
-    """
-    if kind == "crf":
-        losses, gradient, left_out, likely = _crf_loss_and_gradient(found, tags, evidence)
-        if posteriors is not None:
-            ends = np.cumsum([len(own.potentials) for own in evidence])
-            posteriors += np.split(likely, ends[:-1])
-        return losses, gradient, left_out
-    allowed = [torch.from_numpy(_allowed_tags(kind, own)) for own in evidence]
-    losses, left_out = [0.0] * len(allowed), []
-    with recording():
-        emissions = xp2torch(found.emissions).requires_grad_()
-        transitions = xp2torch(found.transitions).requires_grad_()
-        total = no_loss(emissions)
-        chain = bound_chain(transitions, tags)
-        padded = torch.cat([emissions, emissions.new_zeros(1, len(tags))])
-        everything = torch.cat([*allowed, torch.ones(1, len(tags), dtype=torch.bool)])
-        for group in group_docs([len(part) for part in allowed]):
-            known = [group.rows, group.lengths, everything[group.rows]]
-            places, lengths, open_to = send_together(known, padded.device)
-            scores = padded[places]
-            agreeing = scores.masked_fill(~open_to, -torch.inf)
-            bad = infeasible_items(chain.best_tags, agreeing, lengths)
-            left_out += [group.docs[b] for b in bad]
-            if bad:
-                open_to[bad] = True
-            each = tag_loss(kind, chain, scores, lengths, open_to)
-            total = total + each.sum()
-            for doc, value in zip(group.docs, each.tolist()):
-                losses[doc] = value
-        d_emissions, d_transitions = torch.autograd.grad(
-            total, (emissions, transitions), allow_unused=True, materialize_grads=True
-        )
-    gradient = TagScores(torch2xp(d_emissions), torch2xp(d_transitions))  # type: ignore[arg-type]
-    return losses, gradient, left_out
-
-
-def _allowed_tags(kind: str, evidence: TagEvidence) -> np.ndarray:
-    """Return the mask of allowed tags, and refuse evidence that needs probabilities of tags."""
-    if not evidence.only_forbids:
-        raise LatentError(
-            f"tag_losses: the loss is {kind!r}, and some runs of tags are said to be wrong, some "
-            "entities are counted, or some tags are more probable than others; expected 'crf', the "
-            "loss that has probabilities of all these."
-        )
-    return evidence.allowed
-
-
-def _crf_loss_and_gradient(
-    found: TagScores, tags: Sequence[str], evidence: Sequence[TagEvidence]
-) -> tuple[list[float], TagScores, list[int], np.ndarray]:
-    emissions = xp2torch(found.emissions).detach()
-    given = fetch_together([emissions, xp2torch(found.transitions).detach()])
-    chain = bound_chain(given[1].double(), tags)
-    loss = crf_loss(chain, given[0].numpy(), evidence)
-    if loss.contradictory:
-        raise Contradiction(loss.contradictory)
-    slopes = torch.from_numpy(loss.emissions), torch.from_numpy(loss.transitions)
-    d_emissions, d_transitions = send_together(
-        [slope.to(own.dtype) for slope, own in zip(slopes, given)], emissions.device
-    )
-    gradient = TagScores(torch2xp(d_emissions), torch2xp(d_transitions))  # type: ignore[arg-type]
-    return loss.losses.tolist(), gradient, loss.left_out, loss.posteriors
+# ---------------------------------------------------------------- rehearsal
 
 
 def rehearsal_gradient(
@@ -264,138 +485,3 @@ def _expected_uses(
     made = [torch.from_numpy(part).to(emissions.dtype) for part in uses[:2]]
     of_emissions, of_transitions = send_together(made, emissions.device)
     return float(sums.log_partition.sum()), (of_emissions, of_transitions)
-
-
-# ---------------------------------------------------------------- probabilities
-
-
-@dataclass
-class Probabilities:
-    """Probabilities of a group of docs, under the distribution that the loss has learned.
-
-    Attributes:
-        tags: ``(B, N, K)``, of each tag at each token.
-        best: ``(B, N)``, the best sequence.
-        steps: ``(B, N)``, along the best sequence, see ``TagSequence.follow``; None for a mixture.
-        within_labels: ``(B, N, 4, labels)``, the probability of each step within a label, given its
-            first tag, see :func:`steps_within_labels`; None if it was not asked for.
-        mixture: sequences ``(S, B, N)`` and weights ``(S, B)`` of SparseMAP, otherwise None.
-    """
-
-    tags: np.ndarray
-    best: np.ndarray
-    steps: np.ndarray | None = None
-    within_labels: np.ndarray | None = None
-    mixture: tuple[np.ndarray, np.ndarray] | None = None
-
-    def of_run(self, b: int, start: int, end: int) -> float:
-        """Return the joint probability of tags of the best sequence.
-
-        Args:
-            start: first token of the run.
-            end: token after the run.
-        """
-        own = self.best[b, start:end]
-        if self.mixture is not None:
-            sequences, weights = self.mixture
-            same = (sequences[:, b, start:end] == own).all(1)
-            return float((same * weights[:, b]).sum())
-        assert self.steps is not None
-        first = float(self.tags[b, start, own[0]])
-        return first if end == start + 1 else first * float(self.steps[b, start + 1 : end].prod())
-
-
-@lru_cache(maxsize=8)
-def steps_within_labels(labels: int) -> np.ndarray:
-    """Return the first and the second tag of the steps BI, BL, II and IL, ``(2, 4, labels)``.
-
-    The tags are those of the BILUO scheme, in the order of ``scheme_tags``.
-    """
-    begin, inside, last = (1 + 4 * np.arange(labels) + prefix for prefix in range(3))
-    return np.array([[begin, begin, inside, inside], [inside, last, inside, last]])
-
-
-def probabilities(
-    kind: str, chain: TagSequence, scores: Tensor, lengths: Tensor, within_labels: bool = False
-) -> Probabilities:
-    """Return the best sequences, and probabilities under the learned distribution.
-
-    The distribution is the CRF for "crf" and "perceptron", the walk that quadratic smoothing
-    induces for "quadratic", and the mixture of SparseMAP for "sparsemap".
-
-    Args:
-        scores: ``(B, N, K)``.
-        lengths: ``(B,)``.
-        within_labels: whether to compute the steps within labels, for "crf" and "perceptron".
-    """
-    if kind in ("crf", "perceptron"):
-        if not within_labels:
-            path, of_tags, steps, _ = chain.best_and_follow(scores, lengths)
-            return Probabilities(of_tags, path, steps)
-        within = steps_within_labels((scores.shape[-1] - 1) // 4)
-        path, of_tags, steps, given = chain.best_and_follow(scores, lengths, within.reshape(2, -1))
-        return Probabilities(of_tags, path, steps, given.reshape(*path.shape, *within.shape[1:]))
-    path = chain.best_path(scores, lengths)
-    pairs = chain.chain_scores(scores, lengths)
-    if kind == "sparsemap":
-        solution = LinearChain().sparsemap(pairs, lengths)
-        mixture = _tags_of(solution, pairs), solution.weights.cpu().numpy()
-        return Probabilities(solution.mean.sum(2).cpu().numpy(), path, mixture=mixture)
-    walk = smoothed_expectation(LinearChain(), pairs, lengths, "quadratic")
-    of_pairs = walk.double().cpu().numpy()
-    of_tags = of_pairs.sum(2)
-    items, places = np.indices(path.shape)
-    before = np.concatenate([np.zeros_like(path[:, :1]), path[:, :-1]], 1)
-    pair = of_pairs[items, places, before, path]
-    whole = np.where(places > 0, of_tags[items, places - 1, before], 1.0)
-    steps = np.divide(pair, whole, out=np.zeros(path.shape), where=(path >= 0) & (whole > 0))
-    return Probabilities(of_tags, path, steps)
-
-
-def _tags_of(solution: SparseSolution, pairs: Tensor) -> np.ndarray:
-    """Return the sequences of a mixture, ``(S, B, N)``, −1 at padding.
-
-    They are read from one transition at each position. Their 0/1 arrays would be S times as large
-    as the scores of pairs, ``(B, N, K, K)``.
-    """
-    numbers, count = solution.part_numbers, pairs.shape[-1]
-    return np.where(numbers < 0, -1, numbers % count)
-
-
-def ranked(
-    kind: str, chain: TagSequence, scores: Tensor, lengths: Tensor, count: int
-) -> list[list[tuple[np.ndarray, float]]]:
-    """Return up to ``count`` sequences ``(n,)`` int32 with weights for each doc, heaviest first.
-
-    If SparseMAP was learned, they are its support. With quadratic smoothing, they are the most
-    probable ones of the walk that it induces. Otherwise they are the best ones with their
-    probabilities.
-    """
-    if kind == "quadratic":
-        walk = smoothed_expectation(
-            LinearChain(), chain.chain_scores(scores, lengths).double(), lengths, "quadratic"
-        )
-        # Each pair given its first tag. The product of these is the probability of a sequence.
-        before = walk.sum(2)[:, :-1, :, None]
-        steps = torch.cat([walk[:, :1], walk[:, 1:] / before.where(before > 0, 1.0)], 1)
-        tags, totals = LinearChain().top_k_tags(steps.log(), lengths, count)
-        weights = totals.exp()
-    elif kind == "sparsemap":
-        pairs = chain.chain_scores(scores, lengths)
-        solution = LinearChain().sparsemap(pairs, lengths)
-        # Heaviest first, as the solver leaves them.
-        tags = torch.from_numpy(_tags_of(solution, pairs)[:count])
-        weights = solution.weights[:count]
-    else:
-        tags, totals = chain.top_k_tags(scores, lengths, count)
-        assert chain.bound is not None
-        # The difference of two large numbers, for a long doc.
-        exact = chain.bind(*(part.double() for part in chain.bound))
-        weights = (totals - exact.log_partition(scores.double(), lengths)).exp()
-    sequences, shares = tags.cpu().numpy(), weights.cpu().numpy()
-    # There may be fewer sequences. A sequence may exist with a weight that underflows to 0.
-    there = sequences[:, :, 0] >= 0 if kind != "sparsemap" else shares > 0
-    return [
-        [(sequences[k, b, :n].copy(), float(shares[k, b])) for k in np.flatnonzero(there[:, b])]
-        for b, n in enumerate(lengths.tolist())
-    ]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.models.alignment_evidence import AlignedWords
 from spacy_latent.models.autograd_recording import recorded
-from spacy_latent.models.evidence_bound import Evidence, EvidenceTerms
+from spacy_latent.models.evidence_bound import BoundTerms, WordObjective
 from spacy_latent.models.interventions import interventions_of_layer
 from spacy_latent.models.latent_layer_model import LatentBatch, detached, prepare
 from spacy_latent.models.latent_shim import TrainingSettings, Width
@@ -49,7 +49,7 @@ class TextVectors:
     extras: Tensor
     features: Tensor
     batch: LatentBatch
-    evidence: EvidenceTerms | None = None
+    evidence: BoundTerms | None = None
 
 
 def build_text_layer_model(
@@ -103,7 +103,7 @@ def text_layer_model(
     *,
     input_width: Width | None,
     staged: Sequence[Staged],
-    evidence: Evidence | None = None,
+    evidence: WordObjective | None = None,
 ) -> Model[tuple[list[Floats2d], Spans], TextVectors]:
     """Build the model around a module that ``build`` makes for the width of the input.
 
@@ -155,9 +155,11 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     pooled, weights, log_probs, extras, *more = (result.detach() for result in results)
     vectors: Any = torch2xp(pooled.flatten(0, 1).clone())
     batch = LatentBatch([], spans, groups, [detached(output) for output in outputs])
-    told = features.detach()
-    evidence = EvidenceTerms(*more) if more else None
-    made = TextVectors(ops.asarray2f(vectors), weights, log_probs, extras, told, batch, evidence)
+    detached_features = features.detach()
+    evidence = BoundTerms(*more) if more else None
+    made = TextVectors(
+        ops.asarray2f(vectors), weights, log_probs, extras, detached_features, batch, evidence
+    )
 
     def backprop(gradients: tuple[Any, ...]) -> list[Floats2d]:
         if backprop_rows is None:

@@ -12,11 +12,11 @@ from spacy_latent.estimators.base import Draw, Given
 from spacy_latent.kernels.core.gpu_transfers import fetch, places_of
 from spacy_latent.layers.batch_interventions import BatchInterventions
 from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput
-from spacy_latent.models.alignment_evidence import AlignedWords, AlignmentEvidence
+from spacy_latent.models.alignment_evidence import AlignedWords, AlignmentWordObjective
 from spacy_latent.models.evidence_bound import (
+    BoundTerms,
     EvidenceBound,
-    EvidenceModule,
-    EvidenceTerms,
+    TextWordObjective,
     is_exact,
 )
 from spacy_latent.models.latent_layer_model import total_penalty
@@ -77,12 +77,12 @@ class TextModule(nn.Module):
         self.pooling = pooling
         self.texts = texts
         self.entropy_weight = entropy_weight
-        self.evidence: EvidenceModule | AlignmentEvidence | None = None
+        self.evidence: TextWordObjective | AlignmentWordObjective | None = None
         if isinstance(evidence, AlignedWords):
             width = latent.composer.output_width
-            self.evidence = AlignmentEvidence(evidence, latent.structure, width)
+            self.evidence = AlignmentWordObjective(evidence, latent.structure, width)
         elif evidence is not None:
-            self.evidence = EvidenceModule(evidence, latent.structure, self.output_width)
+            self.evidence = TextWordObjective(evidence, latent.structure, self.output_width)
 
     @property
     def reads_root(self) -> bool:
@@ -118,7 +118,7 @@ class TextModule(nn.Module):
 
         Returns:
             First, vectors ``(K, D, width)``, weights and log-probabilities ``(K, D)``, extras
-            ``(E, D)`` and, with words, both parts of EvidenceTerms. Second, a penalty or None.
+            ``(E, D)`` and, with words, both parts of BoundTerms. Second, a penalty or None.
             Third, the structures, and the features of the docs.
         """
         batch = TextBatch.of(rows, groups, docs, texts, words, ENDS.issuperset(self.pooling))
@@ -134,7 +134,7 @@ class TextModule(nn.Module):
         vectors = pooled.view(count, len(docs), self.pooled_width)
         parts = [vectors, weights, log_probs, extras]
         if words is not None:
-            aligned = isinstance(self.evidence, AlignmentEvidence)
+            aligned = isinstance(self.evidence, AlignmentWordObjective)
             evidence = self._aligned_evidence if aligned else self._evidence
             terms = evidence(rows, vectors, weights, batch, outputs)
             parts += [terms.fit, terms.divergence]
@@ -175,12 +175,12 @@ class TextModule(nn.Module):
         weights: Tensor,
         batch: TextBatch,
         outputs: list[LatentOutput],
-    ) -> EvidenceTerms:
+    ) -> BoundTerms:
         """Return the objective of aligned words, which depends on no single structure.
 
         For the arguments see :meth:`_evidence`.
         """
-        assert isinstance(self.evidence, AlignmentEvidence)
+        assert isinstance(self.evidence, AlignmentWordObjective)
         structure = self.latent.present_structure
         assert isinstance(structure, ManyToOneAlignment)
         assert batch.words is not None
@@ -190,7 +190,7 @@ class TextModule(nn.Module):
             words = padded_words(batch.words, places)
             parts.append(-self.evidence(structure, output.scores, words, lengths)[None])
         divergence = sum_over_spans(batch.doc, parts, 1, weights.shape[1], weights)
-        return EvidenceTerms(torch.zeros_like(weights), divergence)
+        return BoundTerms(torch.zeros_like(weights), divergence)
 
     def _evidence(
         self,
@@ -199,14 +199,14 @@ class TextModule(nn.Module):
         weights: Tensor,
         batch: TextBatch,
         outputs: list[LatentOutput],
-    ) -> EvidenceTerms:
+    ) -> BoundTerms:
         """Return the terms of the bound.
 
         Args:
             rows: ``(N, d)``.
             vectors, weights: ``(K, D, width)`` and ``(K, D)``, of K structures of D docs.
         """
-        assert isinstance(self.evidence, EvidenceModule) and batch.words is not None
+        assert isinstance(self.evidence, TextWordObjective) and batch.words is not None
         count, docs = weights.shape
         degrees = [
             up_to(self.latent.shown(output.draw, places.shape[1])[..., None], count)
@@ -238,7 +238,7 @@ class TextModule(nn.Module):
         divergence = sum_over_spans(batch.doc, parts, 1 if summed else count, docs, weights)
         if estimator.posterior == "weights":
             divergence = self.evidence.of_weights(weights, divergence)
-        return EvidenceTerms(fit, divergence)
+        return BoundTerms(fit, divergence)
 
     def _pool(
         self, rows: Tensor, batch: TextBatch, draws: list[Draw], composed: list[Tensor], count: int

@@ -24,11 +24,11 @@ import torch
 from torch import Tensor, nn
 
 from spacy_latent.layers.generative import ArcDecoder, ArcDecoderBuilder, Prior
-from spacy_latent.models.evidence_bound import Evidence, EvidenceBound, masked_prior
+from spacy_latent.models.evidence_bound import EvidenceBound, WordObjective, masked_prior
 from spacy_latent.structures.dependency import DependencyTree
 
 
-class CrfAutoencoder(Evidence):
+class CrfAutoencoder(WordObjective):
     """Log-probability of words in the mean over trees as an objective.
 
     A sentence without heads has the loss −log Σ_T q(T) p(words | T) · unlabelled_weight. A sentence
@@ -78,7 +78,7 @@ class Shares:
     kl: float = 1.0
 
     @staticmethod
-    def at(update: int, settings: Evidence) -> Shares:
+    def at(update: int, settings: WordObjective) -> Shares:
         labelled = settings.labelled_weight.at(update)
         unlabelled = settings.unlabelled_weight.at(update)
         if isinstance(settings, EvidenceBound):
@@ -86,10 +86,10 @@ class Shares:
         return Shares(labelled, unlabelled)
 
 
-class TreeEvidence(nn.Module):
-    """Weights of an :class:`Evidence` of trees."""
+class TreeWordObjective(nn.Module):
+    """Weights of an :class:`WordObjective` of trees."""
 
-    def __init__(self, settings: Evidence, structure: DependencyTree, width: int) -> None:
+    def __init__(self, settings: WordObjective, structure: DependencyTree, width: int) -> None:
         super().__init__()
         self.settings = settings
         self.structure = structure
@@ -115,29 +115,33 @@ class TreeEvidence(nn.Module):
             words: ``(B, n)`` int64, hashes.
             kl_weight: weight of the KL in the bound.
         """
-        told = self.decoder(words, lengths).double()
+        word_log_probs = self.decoder(words, lengths).double()
         q = agreeing.double()
         if self.prior is None:
-            return autoencoded(self.structure, q, told, lengths)
+            return autoencoded(self.structure, q, word_log_probs, lengths)
         prior = masked_prior(self.prior, scores, lengths).double()
-        return bound(self.structure, q, told, prior, lengths, kl_weight)
+        return bound(self.structure, q, word_log_probs, prior, lengths, kl_weight)
 
 
-def autoencoded(structure: DependencyTree, q: Tensor, told: Tensor, lengths: Tensor) -> Tensor:
+def autoencoded(
+    structure: DependencyTree, q: Tensor, word_log_probs: Tensor, lengths: Tensor
+) -> Tensor:
     """Return log Σ_T q(T) p(x | T), ``(B,)``.
 
     Args:
         q: scores ``(B, n+1, n+1)``.
-        told: log p(word | head) of each arc.
+        word_log_probs: log p(word | head) of each arc.
         lengths: ``(B,)``.
     """
-    return structure.log_partition(q + told, lengths) - structure.log_partition(q, lengths)
+    return structure.log_partition(q + word_log_probs, lengths) - structure.log_partition(
+        q, lengths
+    )
 
 
 def bound(
     structure: DependencyTree,
     q: Tensor,
-    told: Tensor,
+    word_log_probs: Tensor,
     prior: Tensor,
     lengths: Tensor,
     kl_weight: float = 1.0,
@@ -146,13 +150,15 @@ def bound(
 
     Args:
         q: scores ``(B, n+1, n+1)``.
-        told: log p(word | head) of each arc.
+        word_log_probs: log p(word | head) of each arc.
         prior: scores of the same shape, −inf only if q is.
         lengths: ``(B,)``.
     """
     open_arcs = ~q.isneginf()
     # Both are exponential families, so that the KL is linear in the marginals.
-    gain = torch.where(open_arcs, told + kl_weight * torch.where(open_arcs, prior - q, 0.0), 0.0)
+    gain = torch.where(
+        open_arcs, word_log_probs + kl_weight * torch.where(open_arcs, prior - q, 0.0), 0.0
+    )
     expected = (structure.marginals(q, lengths) * gain).sum((1, 2))
     sums = structure.log_partition(q, lengths) - structure.log_partition(prior, lengths)
     return expected + kl_weight * sums

@@ -25,7 +25,7 @@ from spacy_latent.models.gold_trees import GoldTrees
 from spacy_latent.models.parses import spaces_of, without_spaces
 from spacy_latent.models.sentences import white_space
 from spacy_latent.models.span_groups import Group, group_spans, no_loss
-from spacy_latent.models.tree_evidence import Shares, TreeEvidence
+from spacy_latent.models.tree_evidence import Shares, TreeWordObjective
 from spacy_latent.structures.dependency import DependencyTree
 from spacy_latent.structures.feasibility import infeasible_items
 
@@ -46,20 +46,24 @@ class TreeLosses:
     left_out: tuple[int, ...] = ()
 
 
-def learn(
+def batch_loss(
     module: LabelledTrees,
     rows: Tensor,
     docs: Sequence[Doc],
     gold: Sequence[GoldTrees],
     shares: Shares | None = None,
 ) -> tuple[tuple[Tensor], None, TreeLosses]:
-    """Return the summed loss of docs that have tokens, as a tuple, None and its parts.
+    """Compute the summed loss of docs that have tokens.
 
     Args:
         rows: ``(N, width)``, for all tokens of the docs.
         shares: weights of the words, if the module learns from them.
+
+    Returns:
+        The loss in a tuple, None for no penalty, and the parts of the loss, as
+        ``LatentShim.begin_update`` expects them.
     """
-    told = TreeLosses()
+    parts = TreeLosses()
     starts = _start_loss(module, rows, gold)
     sizes, spans = [len(doc) for doc in docs], [one.spans for one in gold]
     spaces = white_space(docs)
@@ -83,10 +87,10 @@ def learn(
         if words is not None:
             arcs = scores, agreeing, lengths
             of_words = of_words + words.loss(group, *arcs, known.heads, bad)
-    told.words = None if words is None else words.lost
-    told.trees, told.labels = float(trees.detach()), float(labels.detach())
-    told.starts, told.left_out = float(starts.detach()), tuple(left_out)
-    return (trees + labels + starts + of_words,), None, told
+    parts.words = None if words is None else words.lost
+    parts.trees, parts.labels = float(trees.detach()), float(labels.detach())
+    parts.starts, parts.left_out = float(starts.detach()), tuple(left_out)
+    return (trees + labels + starts + of_words,), None, parts
 
 
 class _Words:
@@ -98,7 +102,7 @@ class _Words:
 
     def __init__(self, module: LabelledTrees, docs: Sequence[Doc], shares: Shares) -> None:
         evidence: Any = module.evidence
-        self.evidence: TreeEvidence = evidence
+        self.evidence: TreeWordObjective = evidence
         self.shares = shares
         # The last element is for padding.
         self.hashes = np.append(words_of(docs, self.evidence.decoder.attr), 0)

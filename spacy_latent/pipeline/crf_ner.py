@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from spacy_latent.models.crf_tagger import TagScores
     from spacy_latent.models.tag_evidence import TagEvidence
+    from spacy_latent.models.tag_losses import TagLoss
     from spacy_latent.models.tag_sources import SourceReliability, TagSources, Written
     from spacy_latent.structures.tag_sequence import TagSequence
 
@@ -62,7 +63,6 @@ gain = 4.0
 [crf_ner.model.tok2vec]
 @architectures = "spacy.HashEmbedCNN.v2"
 """
-LOSSES = ("crf", "quadratic", "perceptron", "sparsemap")
 
 
 class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
@@ -93,8 +93,8 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
             :class:`~spacy_latent.pipeline.entity_evidence.EvidenceSettings`.
     """
 
-    # Kind of its own structures, not of the structures of latent layers; see
-    # inspection.LatentComponent.
+    # Kind of the structures that the component itself predicts, see inspection.LatentComponent.
+    # Latent layers inside its model have their own kinds.
     own_structures = "entities"
 
     def __init__(
@@ -124,9 +124,7 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         self._rehearsal_model: Model | None = None
         # Transitions of the last prediction, and their chain.
         self._bound: tuple[bytes, TagSequence] | None = None
-        self._told: set[str] = set()
-        # Counts of the sources' annotation in a batch, set by get_loss.
-        self._counted: TagSources | None = None
+        self._warned: set[str] = set()
         self.cfg: dict[str, Any] = {
             "labels": [],
             "loss": loss,
@@ -195,6 +193,8 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
     # ---------------------------------------------------------------- settings
 
     def check_settings(self) -> None:
+        from spacy_latent.models.tag_losses import LOSSES
+
         cfg, name = self.cfg, self.name
         annotations.check_settings(name, cfg["annotate"], cfg["threshold"], cfg["alternatives"])
         annotations.check_share(name, "min_confidence", cfg["min_confidence"])
@@ -229,7 +229,6 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
             One structure for each doc, or None for an empty doc.
         """
         from spacy_latent.layers.batch_interventions import naming_interventions
-        from spacy_latent.models import tag_losses
 
         docs = list(docs)
         found: list[annotations.SpanStructure | None] = [None] * len(docs)
@@ -240,20 +239,18 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
             return [_outside(doc) if len(doc) else None for doc in docs]
         self.warn_without_vectors(docs)
         tags = tuple(self.tags)
-        kind, level = self.cfg["loss"], self.cfg["annotate"]
+        loss, level = self._loss(), self.cfg["annotate"]
         calibration = self.calibration or EntityCalibration()
-        sums = level == "probabilities" or self.cfg["min_confidence"]
-        spans = level == "probabilities" and (
+        needs_probabilities = level == "probabilities" or self.cfg["min_confidence"]
+        needs_entity_sets = level == "probabilities" and (
             calibration.least is not None or bool(self.cfg["alternatives"])
         )
         for group in self.scored(docs, calibration):
-            likely = None
+            probabilities = None
             with naming_interventions(group.chain.name, group.interventions):
-                if sums:
-                    likely = tag_losses.probabilities(
-                        kind, group.chain, group.scores, group.lengths, within_labels=spans
-                    )
-                    path = likely.best
+                if needs_probabilities:
+                    probabilities = loss.probabilities(group, within_labels=needs_entity_sets)
+                    path = probabilities.best
                 else:
                     path = group.chain.best_path(group.scores, group.lengths)
             structures = []
@@ -261,17 +258,21 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
                 made = _structure(docs[d], group.chain.name, path[b, :n].copy(), tags)
                 structures.append(made)
                 found[d] = made
-                if likely is not None:
-                    self._add_probabilities(made, likely, b, calibration)
+                if probabilities is not None:
+                    self._add_probabilities(made, probabilities, b, calibration)
                     made.min_confidence = self.cfg["min_confidence"] or None
             if level != "none" and self.cfg["alternatives"]:
-                count = self.cfg["alternatives"]
-                others = tag_losses.ranked(kind, group.chain, group.scores, group.lengths, count)
+                others = loss.ranked(group, self.cfg["alternatives"])
                 for structure, sequences in zip(structures, others):
                     structure.alternatives = sequences
-            if spans and likely is not None:
-                add_spans(structures, group, kind, self.labels, calibration, likely)
+            if needs_entity_sets and probabilities is not None:
+                add_spans(structures, probabilities.spans(), self.labels, calibration)
         return found
+
+    def _loss(self) -> "TagLoss":
+        from spacy_latent.models.tag_losses import LOSSES
+
+        return LOSSES[self.cfg["loss"]]
 
     def scored(self, docs: Sequence[Doc], calibration: EntityCalibration) -> list[ScoredGroup]:
         """Score the tags of docs, grouped by similar length.
@@ -350,10 +351,10 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
     ) -> None:
         assert structure.labels is not None
         if self.cfg["annotate"] == "probabilities":
-            of_tags = likely.tags[b, : len(structure)]
-            likely_tags = of_tags > max(self.cfg["threshold"], 0.0)
+            tag_marginals = likely.tags[b, : len(structure)]
+            likely_tags = tag_marginals > max(self.cfg["threshold"], 0.0)
             structure.parts = np.array(np.nonzero(likely_tags), dtype="int32").T
-            structure.probabilities = of_tags[likely_tags].astype("float32")
+            structure.probabilities = tag_marginals[likely_tags].astype("float32")
         entities = annotations.entities_of(structure.decoded, structure.labels)
         structure.entity_probabilities = np.array(
             [
@@ -434,10 +435,10 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         examples = list(examples)
         validate_examples(examples, "CrfEntityRecognizer.update")
         self._add_preset_labels(examples)
-        self._learn(examples, self._measure, drop, sgd, losses)
+        self._training_step(examples, self._training_loss, drop, sgd, losses)
         return losses
 
-    def _measure(
+    def _training_loss(
         self, examples: Sequence[Example], scores: "TagScores"
     ) -> tuple[float, "TagScores"]:
         """Return the loss and its gradient, and add the counts of sources to the model.
@@ -446,12 +447,11 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         """
         from spacy_latent.models.tag_sources import add_counts
 
-        self._counted = None
-        found = self.get_loss(examples, scores)
+        loss, gradient, counted = self._loss_with_counts(examples, scores)
         sources = self._sources()
-        if sources is not None and self._counted is not None:
-            add_counts(self.model, sources, self._counted)
-        return found
+        if sources is not None and counted is not None:
+            add_counts(self.model, sources, counted)
+        return loss, gradient
 
     def finish_update(self, sgd: Optimizer) -> None:
         from spacy_latent.models.tag_sources import keep_sources, learn_counts
@@ -461,15 +461,15 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         if sources is not None:
             keep_sources(self.model, sources)
 
-    def _learn(
+    def _training_step(
         self,
         examples: Sequence[Example],
-        measure: Callable[[Sequence[Example], Any], tuple[float, Any]],
+        loss_of: Callable[[Sequence[Example], Any], tuple[float, Any]],
         drop: float,
         sgd: Optimizer | None,
         losses: dict[str, float],
     ) -> None:
-        super()._learn(examples, measure, drop, sgd, losses)
+        super()._training_step(examples, loss_of, drop, sgd, losses)
         # Only after the step, since a refused batch changes no weights.
         if self.labels and any(len(example.predicted) for example in examples):
             self.forget_calibration()
@@ -482,8 +482,14 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         Returns:
             The loss summed over docs, and its gradient for the scores.
         """
+        loss, gradient, _ = self._loss_with_counts(examples, scores)
+        return loss, gradient
+
+    def _loss_with_counts(
+        self, examples: Iterable[Example], scores: "TagScores"
+    ) -> tuple[float, "TagScores", "TagSources | None"]:
+        """Return the results of get_loss, and the counts of the sources' annotation."""
         from spacy_latent.models.tag_evidence import Contradiction
-        from spacy_latent.models.tag_losses import loss_and_gradient
 
         examples = list(examples)
         reader = self._evidence_reader()
@@ -498,15 +504,14 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
                     one.potentials += sources.log_likelihood(own)
         posteriors: list[np.ndarray] = []
         try:
-            losses, gradient, left_out = loss_and_gradient(
-                self.cfg["loss"], scores, self.tags, evidence, posteriors
+            losses, gradient, left_out = self._loss().loss_and_gradient(
+                scores, self.tags, evidence, posteriors
             )
         except Contradiction as error:
             d = error.docs[0]
             raise self._refusal(d, examples[d], reader.contradiction(examples[d])) from None
-        if sources is not None:
-            pairs = [(own, posteriors[d]) for d, texts in enumerate(written) for own in texts]
-            self._counted = sources.counted(*zip(*pairs)) if pairs else None
+        pairs = [(own, posteriors[d]) for d, texts in enumerate(written) for own in texts]
+        counted = sources.counted(*zip(*pairs)) if sources is not None and pairs else None
         if left_out:
             text = examples[left_out[0]].reference.text[:60]
             self.tell_once(
@@ -514,7 +519,7 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
                 f"no sequence of entities agrees with the annotation of {len(left_out)} doc(s) of "
                 f"a batch, such as {text!r}. Such docs do not count, here and in other batches.",
             )
-        return float(sum(losses)), gradient
+        return float(sum(losses)), gradient, counted
 
     def _sources(self) -> "TagSources | None":
         """Return the learned reliability of the sources of annotation, or None without sources."""
@@ -543,9 +548,9 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         from spacy_latent.models.tag_evidence import TagEvidence
 
         known = self.gold_tags(example)
-        for what, warning in self._gold.unpredictable(example, known, self._told):
+        for what, warning in self._gold_reader().unpredictable(example, known, self._warned):
             self.tell_once(what, warning)
-        if unread := self._gold.unread_rejects(example):
+        if unread := self._gold_reader().unread_rejects(example):
             self.tell_once("rejected spans", unread)
         allowed = known.numpy()
 
@@ -556,17 +561,16 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         # Tokens that are taken as outside at random must not contradict a flag.
         if not any(one.holds and not one.wrong for one in counts):
             reader.take_as_outside(allowed, example, written)
-        found = TagEvidence.of_mask(allowed, self._gold.incorrect_runs(example))
+        found = TagEvidence.of_mask(allowed, self._gold_reader().incorrect_runs(example))
         found.counts = counts
         return found
 
-    @property
-    def _gold(self) -> EntityGold:
+    def _gold_reader(self) -> EntityGold:
         return EntityGold(self.name, self.labels, self.tags, self.cfg["incorrect_spans_key"])
 
     def gold_tags(self, example: Example, refuse_unknown: bool = True) -> "Tensor":
         """Return the tags that agree with the reference, see :meth:`EntityGold.allowed`."""
-        return self._gold.allowed(example, self._evidence_reader(), refuse_unknown)
+        return self._gold_reader().allowed(example, self._evidence_reader(), refuse_unknown)
 
     def _refusal(self, number: int, example: Example, why: str) -> LatentError:
         text = example.reference.text[:60]
@@ -618,7 +622,7 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
                 "annotated entities in doc.ents",
                 labels is not None,
             )
-        self._gold.warn_without_incorrect_spans(get_examples())
+        self._gold_reader().warn_without_incorrect_spans(get_examples())
         if unknown := set(settings.flags.values()).difference(self.labels):
             raise LatentError(
                 f"{self.name}: evidence.flags has the label {min(unknown)!r}, and the labels are "
@@ -656,13 +660,13 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         validate_examples(examples, "CrfEntityRecognizer.rehearse")
         known = before.get_dim("nO") - before.attrs["untrained"]
 
-        def measure(batch: Sequence[Example], found: Any) -> tuple[float, Any]:
+        def loss_of(batch: Sequence[Example], found: Any) -> tuple[float, Any]:
             docs = [example.predicted for example in batch]
             sizes = [len(doc) for doc in docs]
             teacher = first_tags(before.predict(docs), known)
             return rehearsal_gradient(found, teacher, self.tags, sizes)
 
-        self._learn(examples, measure, drop, sgd, losses)
+        self._training_step(examples, loss_of, drop, sgd, losses)
         return losses
 
 

@@ -464,8 +464,8 @@ class EvidenceSurvey:
                 f"entity. Look at the spelling in doc._.{ANNOTATED_LABELS}, or annotate such "
                 f"entities. {advice}".rstrip()
             )
-        told = self.settings.tells_outside or self.says_none
-        if self.missing and self.inside and self.outside < self.inside and not told:
+        says_outside = self.settings.tells_outside or self.says_none
+        if self.missing and self.inside and self.outside < self.inside and not says_outside:
             said.append(
                 f"of the tokens of {number_of(self.texts, 'training text')} {self.inside} are in "
                 f"entities, {self.missing} have no annotation, and {self.outside or 'none'} are "

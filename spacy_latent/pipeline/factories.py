@@ -7,7 +7,7 @@ from typing import Any
 from spacy.language import Language
 from thinc.api import Config, Model
 
-# Embedder of all models, of which their defaults only name the architecture.
+# Settings of the default embedder. The default configs of components only name its architecture.
 EMBEDDER = {
     "@architectures": "spacy.HashEmbedCNN.v2",
     "pretrained_vectors": None,

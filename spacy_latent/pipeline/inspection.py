@@ -171,9 +171,12 @@ def inspect_pipe(
         for name, pipe in nlp.pipeline:
             found = everything.get(name)
             layers = found.layers if found else {}
-            told = stored if found and found.own_kind is not None and name in chosen else {}
+            settings = stored if found and found.own_kind is not None and name in chosen else {}
             store = (kept or {}).get(name) or KeptVectors()
-            with embedding_once(layers.values(), batch, store, number), _with_settings(pipe, told):
+            with (
+                embedding_once(layers.values(), batch, store, number),
+                _with_settings(pipe, settings),
+            ):
                 read = [
                     (key, *_read(node, batch, annotate, threshold, alternatives, uncertainty))
                     for key, node in layers.items()

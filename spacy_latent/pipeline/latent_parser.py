@@ -99,7 +99,7 @@ class LatentParser(TrainedComponent):
         self.model = model
         self.name = name
         self.scorer = scorer
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self.cfg: dict[str, Any] = {
             "labels": [],
             "annotate": annotate,
@@ -177,7 +177,7 @@ class LatentParser(TrainedComponent):
             tokens.
         """
         from spacy_latent.models.added_labels import UNTRAINED
-        from spacy_latent.models.labelled_parser import run
+        from spacy_latent.models.labelled_parser import run_on_rows
         from spacy_latent.models.parses import Request, parse
 
         docs = list(docs)
@@ -200,7 +200,9 @@ class LatentParser(TrainedComponent):
             calibration.confidences(self.all_labels),
         )
         own = [docs[i] for i in filled]
-        parses, _ = run(self.model, own, partial(parse, docs=own, request=request), is_train=False)
+        parses, _ = run_on_rows(
+            self.model, own, partial(parse, docs=own, request=request), is_train=False
+        )
         for i, one in zip(filled, parses):
             found[i] = one
             for span in one.spans:
@@ -254,8 +256,8 @@ class LatentParser(TrainedComponent):
         """
         from spacy_latent.models.added_labels import count_as_trained
         from spacy_latent.models.gold_trees import read_gold
-        from spacy_latent.models.labelled_parser import evidence_of, run, shares_of
-        from spacy_latent.models.tree_losses import learn
+        from spacy_latent.models.labelled_parser import run_on_rows, shares_of, word_objective_of
+        from spacy_latent.models.tree_losses import batch_loss
 
         losses = {} if losses is None else losses
         losses.setdefault(self.name, 0.0)
@@ -270,23 +272,23 @@ class LatentParser(TrainedComponent):
         gold = [read_gold(example, places, self.name, longest) for example in examples]
         set_dropout_rate(self.model, drop)
         filled = [example.predicted for example in examples]
-        work = partial(learn, docs=filled, gold=gold, shares=shares_of(self.model))
-        (loss, told), backprop = run(self.model, docs, work, is_train=True)
+        compute = partial(batch_loss, docs=filled, gold=gold, shares=shares_of(self.model))
+        (loss, parts), backprop = run_on_rows(self.model, docs, compute, is_train=True)
         backprop()
         count_as_trained(self.model)
         self.forget_calibration()
         if sgd is not None:
             self.finish_update(sgd)
         losses[self.name] += loss
-        evidence = evidence_of(self.model)
+        evidence = word_objective_of(self.model)
         if evidence is not None:
             key = f"{self.name}_{evidence.settings.loss}"
-            losses[key] = losses.get(key, 0.0) + float(told.words.sum())
-        if told.left_out:
-            text = examples[told.left_out[0]].reference.text[:60]
+            losses[key] = losses.get(key, 0.0) + float(parts.words.sum())
+        if parts.left_out:
+            text = examples[parts.left_out[0]].reference.text[:60]
             self.tell_once(
                 "left out",
-                f"no tree agrees with the heads of {len(told.left_out)} sentence(s) of a batch, "
+                f"no tree agrees with the heads of {len(parts.left_out)} sentence(s) of a batch, "
                 f"such as one in {text!r}. Such sentences do not count, here and in other batches.",
             )
         return losses
@@ -313,7 +315,7 @@ class LatentParser(TrainedComponent):
         Raises:
             LatentError: if ``labels`` is not a list of names.
         """
-        from spacy_latent.models.labelled_parser import begin_evidence, evidence_of
+        from spacy_latent.models.labelled_parser import begin_word_objective, word_objective_of
 
         self.check_initialize(get_examples, nlp)
         check_lexeme_norms(self.vocab, "latent_parser")
@@ -326,9 +328,9 @@ class LatentParser(TrainedComponent):
             self.add_label(OTHER)
         self._resize()
         self.initialize_model(get_examples)
-        begin_evidence(self.model, (example.predicted for example in get_examples()))
+        begin_word_objective(self.model, (example.predicted for example in get_examples()))
         # With a loss of words the parser also learns without labels.
-        if not has_arcs and evidence_of(self.model) is None:
+        if not has_arcs and word_objective_of(self.model) is None:
             self.warn_without_labels(
                 "dependency",
                 "no trees and no labels to learn, and its parses will say nothing",

@@ -265,19 +265,19 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         """
         if len(found) >= needed:
             return
-        told = f"only the label {', '.join(map(repr, found))}" if found else "no label"
+        labels = f"only the label {', '.join(map(repr, found))}" if found else "no label"
         alone = " For one label alone take latent_textcat_multilabel." if found else ""
         block = f"initialize.components.{self.name}.labels"
         if given:
             raise NoLabels(
-                f"{self.name}: {told} was given, under {block}, and it needs at least {needed}. "
+                f"{self.name}: {labels} was given, under {block}, and it needs at least {needed}. "
                 "Give more there, or take the list out, so that they are those of the texts."
                 f"{alone}"
             )
         raise NoLabels(
-            f"{self.name}: {told} was found, and it needs at least {needed}. Texts of the training "
-            f"corpus need doc.cats, such as {{'yes': 1.0, 'no': 0.0}}, or give the labels, under "
-            f"{block}.{alone}"
+            f"{self.name}: {labels} was found, and it needs at least {needed}. Texts of the "
+            f"training corpus need doc.cats, such as {{'yes': 1.0, 'no': 0.0}}, or give the "
+            f"labels, under {block}.{alone}"
         )
 
     def _validate_categories(self, examples: Iterable[Example]) -> None:
@@ -316,9 +316,9 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
 
     def _begin_evidence(self, get_examples: Callable[[], Iterable[Example]]) -> None:
         """Show the words of the training docs to the decoder of a bound on the evidence."""
-        from spacy_latent.models.latent_text_classifier import begin_evidence
+        from spacy_latent.models.latent_text_classifier import begin_word_objective
 
-        begin_evidence(self.model, (example.predicted for example in get_examples()))
+        begin_word_objective(self.model, (example.predicted for example in get_examples()))
 
     def update(
         self,
@@ -488,25 +488,25 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         """Return the objective of each doc, with the bound on the evidence.
 
         Args:
-            terms: fields of EvidenceTerms, with gradient.
+            terms: fields of BoundTerms, with gradient.
             others: arguments of Estimator.objective after the losses.
         """
-        from spacy_latent.models.evidence_bound import EvidenceTerms, is_exact, objective
+        from spacy_latent.models.evidence_bound import BoundTerms, is_exact, objective
         from spacy_latent.models.latent_text_classifier import latent_layer
 
         layer = latent_layer(self.model)
         estimator = layer.present_estimator
         exact = is_exact(layer.present_structure, estimator)
         weights = self._evidence_weights(examples)
-        return objective(estimator, each, EvidenceTerms(*terms), exact, *weights, *others)
+        return objective(estimator, each, BoundTerms(*terms), exact, *weights, *others)
 
     def _evidence_weights(self, examples: list[Example]) -> "tuple[Tensor, float]":
         """Return the weights of the bound in the losses of docs, ``(D,)``, and of its KL."""
         import torch
 
-        from spacy_latent.models.latent_text_classifier import evidence_of
+        from spacy_latent.models.latent_text_classifier import word_objective_of
 
-        module = evidence_of(self.model)
+        module = word_objective_of(self.model)
         assert module is not None
         shim: Any = self.model.get_ref("latent").shims[0]
         settings, update = module.settings, shim.updates

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spacy_latent.annotations import SpanStructure
     from spacy_latent.layers.batch_interventions import BatchInterventions
     from spacy_latent.models.parses import ArcConfidences
-    from spacy_latent.models.tag_losses import Probabilities
+    from spacy_latent.models.span_probabilities import SpanProbabilities
     from spacy_latent.structures.tag_sequence import TagSequence
 
 # Distance from 0 and 1 to which probabilities are clipped.
@@ -345,27 +345,24 @@ class ScoredGroup:
 
 def add_spans(
     structures: Sequence[SpanStructure],
-    group: ScoredGroup,
-    kind: str,
+    likely: SpanProbabilities,
     labels: Sequence[str],
     calibration: EntityCalibration,
-    likely: Probabilities,
 ) -> None:
     """Add the confidences of entities in the alternatives, and the set of entities.
 
     The set is the one for the coverage of the calibration.
 
     Args:
-        likely: probabilities of the group, with the steps within labels.
+        likely: probabilities of all spans in the docs of the structures.
     """
-    from spacy_latent.models.span_probabilities import SpanProbabilities, spans_of_tags
+    from spacy_latent.models.span_probabilities import spans_of_tags
 
-    of_spans = SpanProbabilities(kind, group.chain, group.scores, group.lengths, likely)
     for b, structure in enumerate(structures):
         structure.alternative_probabilities = [
             np.array(
                 [
-                    calibration.confidence(of_spans.of(b, place), labels[place[2]])
+                    calibration.confidence(likely.of(b, place), labels[place[2]])
                     for place in spans_of_tags(tags)
                 ],
                 dtype="float32",
@@ -374,7 +371,7 @@ def add_spans(
         ]
     if calibration.least is None:
         return
-    found = of_spans.above(calibration.least)
+    found = likely.above(calibration.least)
     # Ends and labels are in order already, and the sort is stable.
     keys = [found.starts, -found.probabilities]
     if calibration.changes_odds:

@@ -94,7 +94,7 @@ def warn_not_given(pipe: Any, nlp: Language | None) -> None:
 
 
 def about_scores(
-    nlp: Language, examples: Sequence[Example] = (), told: Iterable[str] = ()
+    nlp: Language, examples: Sequence[Example] = (), mentioned: Iterable[str] = ()
 ) -> list[Diagnostic]:
     """Return messages about weights of scores that no component gives for these examples.
 
@@ -102,7 +102,7 @@ def about_scores(
     scores are not checked.
 
     Args:
-        told: names of scores that another message is about.
+        mentioned: names of scores that another message is about.
     """
     weights, given = weighed_scores(nlp), _evaluated(nlp, examples)
     found = [diagnostic for name, pipe in nlp.pipeline for diagnostic in _of_settings(name, pipe)]
@@ -110,7 +110,7 @@ def about_scores(
         return found
     if not weights:
         return [_no_weights(nlp)]
-    lost = [name for name in weights if name not in given and name not in set(told)]
+    lost = [name for name in weights if name not in given and name not in set(mentioned)]
     lost = [name for name in lost if not _is_replaced(nlp, name, weights)]
     if not lost:
         return found

@@ -136,14 +136,14 @@ class StoredComponent(BatchedComponent):
         if changed:
             saved[CHANGED] = changed
         # Changes in Python have not been checked yet.
-        told = "It was changed in Python, in the component's cfg: put it right there."
+        advice = "It was changed in Python, in the component's cfg: put it right there."
         wrong = self._wrong_in(saved)
         if wrong:
-            raise LatentError(f"{self.name}: its cfg has {wrong}. {told}")
+            raise LatentError(f"{self.name}: its cfg has {wrong}. {advice}")
         try:
             self.check_settings()
         except LatentError as error:
-            raise LatentError(f"{error} {told}") from error
+            raise LatentError(f"{error} {advice}") from error
         if model is not None:
             saved[DIGEST] = hashlib.sha256(model).hexdigest()
         return saved

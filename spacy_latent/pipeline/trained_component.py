@@ -41,7 +41,7 @@ class TrainedComponent(StoredComponent):
     """Component that is saved with everything it has learnt, including its labels."""
 
     # Keys of the warnings that were given, see tell_once.
-    _told: set[str]
+    _warned: set[str]
     # Whether the model had a listener to ``doc.tensor`` at the last look; None before the first.
     _listens: bool | None = None
 
@@ -109,17 +109,17 @@ class TrainedComponent(StoredComponent):
             given: whether an empty list of labels was given.
         """
         block = f"initialize.components.{self.name}.labels"
-        told = (
+        message = (
             f"no {of} in the training data, so it has {consequence}. Texts need {needed}; or give "
             f"the labels, under {block}."
         )
         if given:
-            told = (
+            message = (
                 f"the labels given, under {block}, are an empty list, so it has {consequence}, "
                 "whatever texts have. Name labels there, or take the list out, so that they are "
                 f"those of the texts, which need {needed}."
             )
-        warnings.warn(f"{self.name}: {told}", LatentWarning, stacklevel=3)
+        warnings.warn(f"{self.name}: {message}", LatentWarning, stacklevel=3)
 
     def tell_once(self, what: str, text: str) -> None:
         """Warn once for each component, since a corpus could repeat the warning without end.
@@ -127,9 +127,9 @@ class TrainedComponent(StoredComponent):
         Args:
             what: key of the warning.
         """
-        told = self.__dict__.setdefault("_told", set())
-        if what not in told:
-            told.add(what)
+        warned = self.__dict__.setdefault("_warned", set())
+        if what not in warned:
+            warned.add(what)
             warnings.warn(f"{self.name}: {text} This is said once.", LatentWarning, stacklevel=4)
 
     # ---------------------------------------------------------------- predict()
@@ -197,10 +197,10 @@ class TrainedComponent(StoredComponent):
 
     # ---------------------------------------------------------------- update()
 
-    def _learn(
+    def _training_step(
         self,
         examples: Sequence[Example],
-        measure: Callable[[Sequence[Example], Any], tuple[float, Any]],
+        loss_of: Callable[[Sequence[Example], Any], tuple[float, Any]],
         drop: float,
         sgd: Optimizer | None,
         losses: dict[str, float],
@@ -208,7 +208,7 @@ class TrainedComponent(StoredComponent):
         """Run one training step of a component with labels, and add its loss to ``losses``.
 
         Args:
-            measure: function of the examples, of which some are not empty, and of the output of the
+            loss_of: function of the examples, of which some are not empty, and of the output of the
                 model. It returns the loss and its gradient for the output.
         """
         from spacy_latent.models.added_labels import count_as_trained
@@ -222,7 +222,7 @@ class TrainedComponent(StoredComponent):
             self._answer_upstream(docs)
             return
         found, backprop = self.model.begin_update(docs)
-        loss, gradient = measure(examples, found)
+        loss, gradient = loss_of(examples, found)
         backprop(gradient)
         count_as_trained(self.model)
         if sgd is not None:

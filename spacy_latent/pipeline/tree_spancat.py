@@ -108,7 +108,7 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
         self.model = model
         self.name = name
         self.scorer = scorer
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self.renamed_scores: dict[str, str] = {}
         self.cfg: dict[str, Any] = {
             "labels": [],
@@ -294,7 +294,7 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
         losses = {} if losses is None else losses
         examples = list(examples)
         validate_examples(examples, "TreeSpanCategorizer.update")
-        self._learn(examples, self.get_loss, drop, sgd, losses)
+        self._training_step(examples, self.get_loss, drop, sgd, losses)
         if self.labels and any(len(example.predicted) for example in examples):
             self.forget_calibration()
         return losses

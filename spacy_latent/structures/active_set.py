@@ -16,7 +16,11 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, is_whole, not_finite_message
-from spacy_latent.kernels.autograd.derivatives import OF_SPARSEMAP, last_derivative, refuse_tangents
+from spacy_latent.kernels.autograd.derivatives import (
+    SPARSEMAP_ONCE,
+    last_derivative,
+    refuse_tangents,
+)
 from spacy_latent.kernels.autograd.operators import check, in_precision_of, like, read, read_float64
 from spacy_latent.kernels.core.gpu_transfers import fetch_together, remember, send, send_together
 from spacy_latent.kernels.core.pool import spread
@@ -287,7 +291,7 @@ class _ActiveSet(torch.autograd.Function):
         return mean, shares, gap
 
     @staticmethod
-    @last_derivative(OF_SPARSEMAP)
+    @last_derivative(SPARSEMAP_ONCE)
     def backward(ctx: Any, of_mean: Tensor | None, of_shares: Tensor | None, _: Any) -> Any:
         supports: Supports = ctx.supports
         given = [gradient for gradient in (of_mean, of_shares) if gradient is not None]
@@ -360,7 +364,7 @@ class _Support:
         self.scores = scores
         self.count = 0
         self.gap = np.inf
-        capacity = kernel.row_room(1)
+        capacity = kernel.row_size(1)
         self.atoms = np.full((capacity, max(len(parts), 1)), -1, dtype=np.int32)
         self.inverse = np.zeros((capacity, capacity))
         self.row_sums = np.zeros(capacity)

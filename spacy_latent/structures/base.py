@@ -173,8 +173,8 @@ class Structure(StructureContract):
             prepared, sizes = self._read(other, lengths)
         reduced = self._reduced(prepared, sizes)
         if reduced is None:
-            level, _ = self._read(self._levelled(other, sizes), sizes)
-            expected, finite = self._expected(uses, self._given(level), sizes)
+            level, _ = self._read(self._without_common_offset(other, sizes), sizes)
+            expected, finite = self._expected(uses, self._kernel_input(level), sizes)
             found = self._log_partition(level, sizes) - expected
         else:
             expected, finite = self._expected(uses, reduced.given, sizes)
@@ -191,32 +191,38 @@ class Structure(StructureContract):
         The probability of this structure may be arbitrarily small; its marginals may underflow.
         """
         own, sizes = self._read(scores, lengths)
-        given, forbidden = self._given(own), self._given(self._read(other, lengths)[0])
-        more = forbidden.isneginf() & ~given.isneginf() & self._given_parts(own, sizes)
+        given, forbidden = (
+            self._kernel_input(own),
+            self._kernel_input(self._read(other, lengths)[0]),
+        )
+        more = forbidden.isneginf() & ~given.isneginf() & self._kernel_input_mask(own, sizes)
         if has_numbers(more) and not bool(more.any()):
             return more.flatten(1).any(1)
-        structure, level = self._with_given(torch.where(given.isneginf(), given, 0.0), own)
+        structure, level = self._with_kernel_input(torch.where(given.isneginf(), given, 0.0), own)
         return (more & (structure._expected_uses(level, sizes) > 0)).flatten(1).any(1)
 
     # ---------------------------------------------------------------- scores of very different size
 
-    def _given(self, scores: Tensor) -> Tensor:
-        """Return the values ``(B, ...)`` whose sums are the scores of structures.
+    def _kernel_input(self, scores: Tensor) -> Tensor:
+        """Return the scores as the kernels read them, ``(B, ...)``.
 
-        The scores come first.
+        The scores of the parts come first, then other terms such as bound transitions. The score of
+        a structure is the sum of the values that it uses.
         """
         return scores
 
-    def _given_parts(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Return a bool mask of the values of :meth:`_given` that count."""
+    def _kernel_input_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Return a bool mask of the values of :meth:`_kernel_input` that count."""
         return self.part_mask(scores, lengths.to(scores.device)).expand_as(scores)
 
-    def _given_levelled(self, given: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Return :meth:`_levelled` of all values of :meth:`_given`."""
-        return self._levelled(given, lengths)
+    def _kernel_input_without_offset(
+        self, given: Tensor, scores: Tensor, lengths: Tensor
+    ) -> Tensor:
+        """Return :meth:`_without_common_offset` of all values of :meth:`_kernel_input`."""
+        return self._without_common_offset(given, lengths)
 
-    def _with_given(self: Self, given: Tensor, scores: Tensor) -> tuple[Self, Tensor]:
-        """Return the structure and scores for which :meth:`_given` is ``given``.
+    def _with_kernel_input(self: Self, given: Tensor, scores: Tensor) -> tuple[Self, Tensor]:
+        """Return the structure and scores for which :meth:`_kernel_input` is ``given``.
 
         The scores have the shape of ``scores``.
         """
@@ -227,11 +233,11 @@ class Structure(StructureContract):
         return not scores.is_cuda and has_extreme_scores(scores)
 
     def _expected_uses(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Return the expected number of uses of each value of :meth:`_given`."""
+        """Return the expected number of uses of each value of :meth:`_kernel_input`."""
         return self._marginals(scores, lengths)
 
     def _uses(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Return how often structures use each value of :meth:`_given`."""
+        """Return how often structures use each value of :meth:`_kernel_input`."""
         return z
 
     def _reduced(self, scores: Tensor, lengths: Tensor) -> ReducedScores[Structure] | None:
@@ -254,7 +260,7 @@ class Structure(StructureContract):
         reduced = None if self.keeps_digits else self._reduced(scores, lengths)
         return (self, scores) if reduced is None else (reduced.structure, reduced.scores)
 
-    def _levelled(self, scores: Tensor, lengths: Tensor) -> Tensor:
+    def _without_common_offset(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return the scores less an offset that all structures of an item share.
 
         Such an offset would absorb the differences between structures. The result is for sums that
@@ -264,7 +270,7 @@ class Structure(StructureContract):
         if not self.exclusive_axes:
             return scores
         parts = self.part_mask(scores, lengths.to(scores.device))
-        return less_highest(scores, parts, self.exclusive_axes)
+        return subtract_highest(scores, parts, self.exclusive_axes)
 
     def _expected(self, mean: Tensor, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean·s of each item, with 0·(−inf) = 0, and whether it is finite.
@@ -527,7 +533,7 @@ def check_given(structure: Structure, z: Tensor, lengths: Tensor) -> None:
         )
 
 
-def less_highest(scores: Tensor, parts: Tensor, axes: tuple[int, ...]) -> Tensor:
+def subtract_highest(scores: Tensor, parts: Tensor, axes: tuple[int, ...]) -> Tensor:
     """Return scores ``(B, *parts)`` less the highest of the ``parts`` along these axes.
 
     Axis 0 is the first of the parts. The subtracted value has no gradient. Scores stay unchanged if

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.kernels.autograd.derivatives import OF_SPARSEMAP, last_derivative
+from spacy_latent.kernels.autograd.derivatives import SPARSEMAP_ONCE, last_derivative
 from spacy_latent.kernels.sparsemap.least_quadratic import DEPENDENT, find_least
 from spacy_latent.kernels.sparsemap.tree_prices import (
     AT_THE_START,
@@ -307,7 +307,7 @@ class _NearestAverage(torch.autograd.Function):
         return torch.from_numpy(mean).to(scores.dtype), *results
 
     @staticmethod
-    @last_derivative(OF_SPARSEMAP)
+    @last_derivative(SPARSEMAP_ONCE)
     def backward(ctx: Any, of_mean: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         supports = _inside(ctx.answers, ctx.found, ctx.max_modifiers, ctx.ask)
         priced = np.zeros(of_mean.shape[:2], dtype=np.bool_)
@@ -373,7 +373,7 @@ class _AverageOfTrees(torch.autograd.Function):
         return mean.view(scores.shape).to(scores.dtype, copy=True), gap
 
     @staticmethod
-    @last_derivative(OF_SPARSEMAP)
+    @last_derivative(SPARSEMAP_ONCE)
     def backward(ctx: Any, of_mean: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         return _pull_back(ctx.supports, None, ctx.max_modifiers, of_mean), *[None] * 5
 

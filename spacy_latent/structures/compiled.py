@@ -16,8 +16,8 @@ class CompiledStructure(Structure):
 
     The kernels read lengths and constraints themselves, check the values that they read, and never
     read padding. A subclass only has to name its family if the kernels read the scores, have no
-    options and write 0/1 parts. Otherwise it defines :meth:`~Structure._given` for what they read,
-    :meth:`_options`, and :meth:`_indicate` for what they write.
+    options and write 0/1 parts. Otherwise it defines :meth:`~Structure._kernel_input`, which they
+    read, :meth:`_options`, and :meth:`_indicate` for the format that they write.
 
     Attributes:
         family: place of the kernels, "module:NAME" of a
@@ -48,11 +48,13 @@ class CompiledStructure(Structure):
 
     def _best(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return the best structure of each item as the kernels write it."""
-        return operators.best(self._given(scores), lengths, self.family, self._options(scores))
+        return operators.best(
+            self._kernel_input(scores), lengths, self.family, self._options(scores)
+        )
 
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
         options = self._options(scores)
-        return operators.log_partition(self._given(scores), lengths, self.family, options)
+        return operators.log_partition(self._kernel_input(scores), lengths, self.family, options)
 
     def smoothed_by_kernels(
         self, scores: Tensor, lengths: Tensor, regularizer: str, gamma: float
@@ -65,18 +67,20 @@ class CompiledStructure(Structure):
         """
         family = self.family if regularizer == "entropic" else self.smoothed_family
         assert family is not None
-        given = self._given(scores if gamma == 1.0 else scores / gamma)
+        given = self._kernel_input(scores if gamma == 1.0 else scores / gamma)
         return gamma * operators.log_partition(given, lengths, family, self._options(scores))
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        return operators.marginals(self._given(scores), lengths, self.family, self._options(scores))
+        return operators.marginals(
+            self._kernel_input(scores), lengths, self.family, self._options(scores)
+        )
 
     def _sample(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
         options = self._options(scores)
         drawn = operators.sample(
-            self._given(scores), lengths, self.family, options, num_samples, generator
+            self._kernel_input(scores), lengths, self.family, options, num_samples, generator
         )
         sizes = lengths.repeat(num_samples, *[1] * (lengths.dim() - 1))
         return self._indicate(drawn.flatten(0, 1), scores, sizes).unflatten(0, drawn.shape[:2])

@@ -11,7 +11,7 @@ from torch import Tensor
 from spacy_latent.errors import InvalidScores
 from spacy_latent.kernels.autograd import operators
 from spacy_latent.kernels.autograd.tracing import not_traced
-from spacy_latent.structures.base import less_highest
+from spacy_latent.structures.base import subtract_highest
 from spacy_latent.structures.compiled import CompiledStructure
 
 FAMILY = "spacy_latent.kernels.spans.constituency:FAMILY"
@@ -52,7 +52,7 @@ class ConstituencyTree(CompiledStructure):
         inside = word[None] < lengths.to(scores.device)[:, None]
         return (word[:, None] <= word)[None] & inside[:, None]
 
-    def _levelled(self, scores: Tensor, lengths: Tensor) -> Tensor:
+    def _without_common_offset(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Subtract offsets of the scores of words, sentences and other spans.
 
         Every tree has all words, the whole sentence, and n − 2 other spans.
@@ -65,7 +65,7 @@ class ConstituencyTree(CompiledStructure):
         last = lengths.to(scores.device)[:, None, None] - 1
         always = (word[:, None] == word) | ((word[:, None] == 0) & (word == last))
         own = torch.where(always & scores.isfinite(), scores.detach(), 0.0)
-        between = less_highest(scores, parts & ~always, (0, 1))
+        between = subtract_highest(scores, parts & ~always, (0, 1))
         return torch.where(always, scores - own, between)
 
     @not_traced

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, LatentError, NotTractable
 from spacy_latent.kernels.autograd.derivatives import refuse_tangents
-from spacy_latent.kernels.autograd.tracing import NOT_FINITE, refuse, refuse_jit_trace, within_room
+from spacy_latent.kernels.autograd.tracing import NOT_FINITE, refuse, refuse_jit_trace, within_sizes
 from spacy_latent.kernels.core.gpu_transfers import bring, fetch
 from spacy_latent.stages import Staged
 from spacy_latent.structures.derivatives import recordable, recording
@@ -308,7 +308,7 @@ class StructureContract(Staged, ABC):
             raise InvalidScores(
                 f"{self.name}: lengths have shape {tuple(lengths.shape)}; expected (B,){more}."
             )
-        return within_room(lengths, sizes, self.name, advice)
+        return within_sizes(lengths, sizes, self.name, advice)
 
     def masked(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return the checked scores and lengths, with −inf at entries that are no part.

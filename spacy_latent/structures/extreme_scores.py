@@ -71,13 +71,15 @@ class ScoredStructure(Protocol):
     @property
     def name(self) -> str: ...
 
-    def _given(self, scores: Tensor) -> Tensor: ...
+    def _kernel_input(self, scores: Tensor) -> Tensor: ...
 
-    def _given_parts(self, scores: Tensor, lengths: Tensor) -> Tensor: ...
+    def _kernel_input_mask(self, scores: Tensor, lengths: Tensor) -> Tensor: ...
 
-    def _given_levelled(self, given: Tensor, scores: Tensor, lengths: Tensor) -> Tensor: ...
+    def _kernel_input_without_offset(
+        self, given: Tensor, scores: Tensor, lengths: Tensor
+    ) -> Tensor: ...
 
-    def _with_given(self: S, given: Tensor, scores: Tensor) -> tuple[S, Tensor]: ...
+    def _with_kernel_input(self: S, given: Tensor, scores: Tensor) -> tuple[S, Tensor]: ...
 
     def _expected_uses(self, scores: Tensor, lengths: Tensor) -> Tensor: ...
 
@@ -142,14 +144,17 @@ def reduce_scores(structure: S, scores: Tensor, lengths: Tensor) -> ReducedScore
     Raises:
         InvalidScores: there are no such scores, and the likely structures cannot be determined.
     """
-    given, parts = structure._given(scores), structure._given_parts(scores, lengths)
+    given, parts = structure._kernel_input(scores), structure._kernel_input_mask(scores, lengths)
     most = 2 * sum(given.shape[1:])
     found = reduce_magnitudes(
-        given, parts, lambda known: structure._given_levelled(known, scores, lengths), most
+        given,
+        parts,
+        lambda known: structure._kernel_input_without_offset(known, scores, lengths),
+        most,
     )
     if found is None:
         return None
-    own, reduced = structure._with_given(found.scores, scores)
+    own, reduced = structure._with_kernel_input(found.scores, scores)
     lost = torch.zeros_like(found.unsure, dtype=found.scores.dtype)
     if bool(found.unsure.any()):
         lost = _rounding_bound(own, reduced, lengths, found.unsure, most)
@@ -221,14 +226,16 @@ def reduce_magnitudes(
     # Bound on the differences of structures without masks, and on the log of their number.
     others = most * (2 * spread + math.log(max(scores[:1].numel(), 2)))
     place = NOTHING + others
-    told = (spread <= EXTREME) & (times.amax(axes, keepdim=True) <= MOST_MASKS) & (step > 2 * place)
+    separable = (
+        (spread <= EXTREME) & (times.amax(axes, keepdim=True) <= MOST_MASKS) & (step > 2 * place)
+    )
     moved = torch.where(masked, common.sign() * (times * place + rest), common)
-    moved = torch.where(told, moved, common)
+    moved = torch.where(separable, moved, common)
     reduced = torch.where(inside, moved + (exact - known), exact)
     removed = torch.where(inside, known - moved, 0.0)
     beyond = torch.where(inside, common - moved, 0.0)
     return Reduction(
-        reduced, removed, beyond, (extreme & ~told).flatten() & masked.flatten(1).any(1)
+        reduced, removed, beyond, (extreme & ~separable).flatten() & masked.flatten(1).any(1)
     )
 
 
@@ -254,9 +261,9 @@ def _rounding_bound(
         InvalidScores: rounding may hide which structures of an item are likely.
     """
     with torch.no_grad():
-        given = structure._given(scores)
+        given = structure._kernel_input(scores)
         sizes = torch.where(given.isfinite(), given.abs(), 0.0)
-        sizes = torch.where(structure._given_parts(scores, lengths), sizes, 0.0).flatten(1)
+        sizes = torch.where(structure._kernel_input_mask(scores, lengths), sizes, 0.0).flatten(1)
         try:
             uses = structure._expected_uses(scores, lengths)
             size = (uses.flatten(1) * sizes).sum(1)
@@ -271,7 +278,7 @@ def _rounding_bound(
         # After this division, differences below the bound are too small to matter.
         divisor = torch.where(unsure, lost, 1.0)
         cooled = given / divisor.view(-1, *[1] * (given.dim() - 1))
-        own, divided = structure._with_given(cooled, scores)
+        own, divided = structure._with_kernel_input(cooled, scores)
         unsure = unsure & ~_are_sure(own._expected_uses(divided, lengths))
     items = unsure.nonzero().flatten().tolist()
     if items:

@@ -12,7 +12,7 @@ import numpy as np
 
 from spacy_latent.kernels.core.pool import spread
 from spacy_latent.kernels.sparsemap import faces as kernel
-from spacy_latent.kernels.sparsemap.active_set import row_room
+from spacy_latent.kernels.sparsemap.active_set import row_size
 
 # Function that returns the best structures of some items, given by their numbers, under two
 # gradients of each, ``(2, flat)``. The result is ``(2, items, W)`` int32, parts counted from the
@@ -100,7 +100,7 @@ class Faces:
         size, capacity, known = self.items.atoms.shape
         wider = max(width - known, 0)
         if self.row_sums is None:
-            needed = row_room(max(int(self.items.counts.max()) + SPARE, capacity))
+            needed = row_size(max(int(self.items.counts.max()) + SPARE, capacity))
             self._pad(((0, 0), (0, needed - capacity), (0, wider)))
             packed = self.inverses
             self.inverses = np.zeros((size, needed, needed))
@@ -110,7 +110,7 @@ class Faces:
             self.row_sums = self.inverses.sum(2)
             self.offsets = np.arange(size) * needed * needed
             return
-        longer = row_room(SPARE) if int(self.items.counts[which].max()) == capacity else 0
+        longer = row_size(SPARE) if int(self.items.counts[which].max()) == capacity else 0
         if longer or wider:
             self._pad(((0, 0), (0, longer), (0, wider)))
         if longer:

@@ -7,7 +7,7 @@ import torch
 
 from spacy_latent.errors import InfeasibleError
 from spacy_latent.kernels.sparsemap import factor_active_set, logic_factors
-from spacy_latent.kernels.sparsemap.active_set import row_room
+from spacy_latent.kernels.sparsemap.active_set import row_size
 from spacy_latent.kernels.sparsemap.faces import Items
 from spacy_latent.structures.encoded_graph import GraphBatch
 from spacy_latent.structures.faces import Faces
@@ -42,7 +42,7 @@ class Projections:
         self.gradients = np.zeros(graphs.border + 1)
         self.gradients[-1] = -np.inf
         structures = graphs.structures
-        size, capacity = len(structures), row_room(1)
+        size, capacity = len(structures), row_size(1)
         self.gaps = np.zeros(size)
         widest = max([1, *(sum(f.parts.shape) for f in structures)])
         self.supports = factor_active_set.FactorSupports(

@@ -32,7 +32,7 @@ from spacy_latent.kernels.autograd.derivatives import differentiable_once
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.totals import exact_potential, exact_scores
 
-OF_LOSS = "the loss 'sparsemap' can be differentiated once, and 'crf' twice"
+LOSS_ONCE = "the loss 'sparsemap' can be differentiated once, and 'crf' twice"
 LOSSES = ("crf", "sparsemap", "perceptron", "perturbed")
 
 
@@ -114,7 +114,7 @@ def structured_loss(
     if loss == "sparsemap":
         # At the maximum the value does not change with μ: no gradient has to go through it.
         mean = structure.sparsemap(exact.detach(), lengths).mean
-        exact = differentiable_once(exact, OF_LOSS)
+        exact = differentiable_once(exact, LOSS_ONCE)
         squares = (mean.square() - gold.square()).flatten(1).sum(1)
         return (_dot(mean, exact) - _dot(gold, exact) - 0.5 * squares).to(dtype)
     # Unlike a dot product, this counts the transitions that a structure may have bound.

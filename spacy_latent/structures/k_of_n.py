@@ -10,7 +10,7 @@ from torch import Tensor
 from spacy_latent.errors import InvalidScores, check_flags, check_whole
 from spacy_latent.kernels.autograd.tracing import has_numbers, not_traced, source
 from spacy_latent.structures.active_set import check_options
-from spacy_latent.structures.base import SparseSolution, Structure, less_highest
+from spacy_latent.structures.base import SparseSolution, Structure, subtract_highest
 from spacy_latent.structures.clocks import free_draw, log_exponential, with_rest
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.items import ItemSet, decompose
@@ -100,11 +100,11 @@ class KOfN(ItemSet, CompiledStructure):
             taken, ``(B, steps)``; the log-probability of each choice, and the log of the summed
             rates of all items that were left before it, both ``(K, B, steps)``.
         """
-        count, room = len(noise), masked.shape[1]
+        count, longest = len(noise), masked.shape[1]
         k = lengths.clamp(max=self.k)
         allowed = ~masked.detach().isneginf()
         self._check_enough(allowed, k)
-        steps = min(self.k, room)
+        steps = min(self.k, longest)
         place = torch.arange(steps, device=masked.device)
         best = (masked.detach() + noise).topk(steps, 2).indices
         taken = place < k[:, None]
@@ -168,11 +168,11 @@ class KOfN(ItemSet, CompiledStructure):
         given, sizes = self._read(scores, lengths)
         return super().entropy(self._reduce_magnitudes(given, sizes)[0], sizes).to(scores.dtype)
 
-    def _levelled(self, scores: Tensor, lengths: Tensor) -> Tensor:
+    def _without_common_offset(self, scores: Tensor, lengths: Tensor) -> Tensor:
         if not self.exactly:
             return scores
         parts = self.part_mask(scores, lengths.to(scores.device))
-        return less_highest(scores, parts, (0,))
+        return subtract_highest(scores, parts, (0,))
 
     def _reduce_magnitudes(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return scores of the same distribution, and the amount to add to their log-partition.

@@ -25,9 +25,9 @@ class LinearChain(CompiledStructure):
     Scores are ``(B, N, K, K)``, ``[b, position, previous tag, tag]``. Lengths are ``(B,)``, each at
     most N.
 
-    Position 0 has no previous tag. Only its row of previous tag 0 counts, as the scores of the
-    first tag. Its other rows are no parts, and are never read. So every sequence holds one part of
-    each position. An item of length 0 has one sequence, the empty one.
+    Position 0 has no previous tag: ``scores[:, 0, 0, t]`` is the score of t as the first tag, and
+    ``scores[:, 0, 1:]`` is never read. So every sequence holds one part of each position. An item
+    of length 0 has one sequence, the empty one.
 
     MAP is Viterbi's algorithm (1967), sums are forward-backward (Rabiner 1989), samples are drawn
     backward from the forward sums. All take O(N·K²). If transitions are the same at all positions,

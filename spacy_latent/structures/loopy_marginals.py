@@ -1,10 +1,10 @@
 """Loopy belief propagation: approximate marginals of structures and logic factors together.
 
 The distribution is p(z) ∝ exp(z·s) over the members that satisfy all factors. Each factor sends a
-message to each of its parts: the log-odds of the part by this factor, less what the factor was
-told. It is exact if the factors form a tree, so that any two share at most one part and there are
-no cycles. Otherwise it is an approximation, whose fixed points are stationary points of the Bethe
-free energy (Yedidia et al. 2001).
+message to each of its parts: the log-odds of the part by this factor, less the message that
+the factor received. It is exact if the factors form a tree, so that any two share at most one part
+and there are no cycles. Otherwise it is an approximation, whose fixed points are stationary points
+of the Bethe free energy (Yedidia et al. 2001).
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ class _Group:
         """Return messages ``(F, W)`` for the log-odds of parts without this factor."""
         literals = self.literals(odds, allowed)
         if self.kind == OR_OUT:
-            told = self._or_messages(literals)
+            message = self._or_messages(literals)
         else:
-            told = log_odds(self.probabilities(literals)) - literals
-        return torch.where(allowed & self.inside, torch.where(self.flips, -told, told), 0.0)
+            message = log_odds(self.probabilities(literals)) - literals
+        return torch.where(allowed & self.inside, torch.where(self.flips, -message, message), 0.0)
 
     def log_partition(self, odds: Tensor, allowed: Tensor) -> Tensor:
         """Return the log of each factor's sum over its members, ``(F,)``."""
@@ -147,9 +147,9 @@ class _Group:
         itself = torch.eye(inputs.shape[1], dtype=torch.bool, device="cpu")
         others = inputs[:, None].masked_fill(itself, 0.0)
         rest = others.sum(2)
-        told = output[:, None] + rest - softplus(output[:, None] + log_expm1(rest))
+        message = output[:, None] + rest - softplus(output[:, None] + log_expm1(rest))
         last = self.inside.sum(1, keepdim=True) - 1
-        return told.scatter(1, last, log_expm1(total))
+        return message.scatter(1, last, log_expm1(total))
 
 
 def log_odds(probabilities: Tensor) -> Tensor:
@@ -275,12 +275,12 @@ def propagate(
 
     def total() -> Tensor:
         result = torch.stack([own, *of_structures]).sum(0)
-        for group, told in zip(groups, of_groups):
-            result = result.index_add(0, group.parts.flatten(), told.flatten())
+        for group, message in zip(groups, of_groups):
+            result = result.index_add(0, group.parts.flatten(), message.flatten())
         return result
 
-    def damp(messages: list[Tensor], number: int, told: Tensor) -> None:
-        change = (1 - DAMPING) * (told - messages[number])
+    def damp(messages: list[Tensor], number: int, message: Tensor) -> None:
+        change = (1 - DAMPING) * (message - messages[number])
         messages[number] = messages[number] + change
         changes.append(change.flatten())
 
@@ -288,8 +288,8 @@ def propagate(
         odds, changes = total(), [own.new_zeros(1)]
         for number, structure in enumerate(structures):
             left = odds - of_structures[number]
-            told = log_odds(structure.marginals(given(left), lengths).flatten()) - left
-            damp(of_structures, number, torch.where(flat, told, 0.0))
+            message = log_odds(structure.marginals(given(left), lengths).flatten()) - left
+            damp(of_structures, number, torch.where(flat, message, 0.0))
         for number, group in enumerate(groups):
             left = odds[group.parts] - of_groups[number]
             damp(of_groups, number, group.messages(left, flat[group.parts]))
@@ -321,15 +321,15 @@ def _beliefs(
     found, log_partition = [], odds.new_zeros(batch)
     degree = torch.full_like(odds, float(len(structures)))
     residual = odds.new_zeros(batch)
-    for structure, told in zip(structures, messages[0]):
-        left = given(odds - told)
+    for structure, message in zip(structures, messages[0]):
+        left = given(odds - message)
         found.append(structure.marginals(left, lengths))
         log_partition = log_partition + structure.log_partition(left, lengths)
         apart = (found[-1].flatten() - of_parts).detach().abs()
         residual = residual.scatter_reduce(0, item, apart, "amax")
-    for group, told in zip(groups, messages[1]):
+    for group, message in zip(groups, messages[1]):
         inside = flat[group.parts]
-        left = odds[group.parts] - told
+        left = odds[group.parts] - message
         sums = group.log_partition(left, inside)
         log_partition = log_partition.index_add(0, group.item, sums)
         degree = degree.index_add(0, group.parts.flatten(), group.inside.flatten().to(degree))

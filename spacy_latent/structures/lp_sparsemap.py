@@ -22,7 +22,7 @@ from spacy_latent.errors import (
     is_whole,
     not_finite_message,
 )
-from spacy_latent.kernels.autograd.derivatives import OF_SPARSEMAP, last_derivative
+from spacy_latent.kernels.autograd.derivatives import SPARSEMAP_ONCE, last_derivative
 from spacy_latent.structures.admm import LARGEST_SCORE, Problem
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.encoded_graph import EncodedGraph
@@ -156,9 +156,9 @@ def solve_graphs(
             f"{name}: scores have dtype {scores.dtype}; expected a floating-point tensor. "
             "Convert them with scores.float()."
         )
-    room = scores.shape[1:]
+    sizes = scores.shape[1:]
     if len(graphs) != len(scores) or any(
-        len(g.shape) != len(room) or any(a > b for a, b in zip(g.shape, room)) for g in graphs
+        len(g.shape) != len(sizes) or any(a > b for a, b in zip(g.shape, sizes)) for g in graphs
     ):
         raise InvalidScores(
             f"{name}: scores have shape {tuple(scores.shape)}, which does not hold the "
@@ -240,7 +240,7 @@ class _LocalPolytope(torch.autograd.Function):
         return results
 
     @staticmethod
-    @last_derivative(OF_SPARSEMAP)
+    @last_derivative(SPARSEMAP_ONCE)
     def backward(ctx: Any, of_mean: Tensor, *_: Any) -> tuple[Tensor, None, None, None, None]:
         upstream = of_mean.detach().to("cpu", torch.float64).reshape(-1).numpy()
         result = np.zeros(len(upstream))

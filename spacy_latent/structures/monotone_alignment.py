@@ -96,9 +96,9 @@ class MonotoneAlignment(Alignment, CompiledStructure):
         z = torch.zeros(k, *prepared.shape, device="cpu")
         values = torch.full((k, prepared.shape[0]), -torch.inf, dtype=torch.float64, device="cpu")
         for b, (rows, columns) in enumerate(sizes.tolist()):
-            room = allowed[b, :rows, :columns].numpy()
+            item = allowed[b, :rows, :columns].numpy()
             moves = WARPING if self.moves == "dtw" else MATCHING
-            found, totals = k_best_alignments(room, k, moves)
+            found, totals = k_best_alignments(item, k, moves)
             values[: len(found), b] = torch.from_numpy(totals)
             for rank, cells in enumerate(found):
                 z[rank, b, cells[:, 0], cells[:, 1]] = 1.0

@@ -18,11 +18,11 @@ from spacy_latent.kernels.autograd.tracing import (
 )
 from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.structures.active_set import check_options
-from spacy_latent.structures.base import Reparameterized, SparseSolution, less_highest
+from spacy_latent.structures.base import Reparameterized, SparseSolution, subtract_highest
 from spacy_latent.structures.items import ItemSet
 from spacy_latent.structures.results import ReparameterizedTrace, TopK, Traces
 
-OF_ENTMAX_LOSS = "entmax_loss can be differentiated once"
+ENTMAX_LOSS_ONCE = "entmax_loss can be differentiated once"
 
 
 class OneOfN(ItemSet):
@@ -60,9 +60,9 @@ class OneOfN(ItemSet):
         safe = torch.where(empty, torch.zeros_like(masked), masked)
         return torch.where(inside, safe.softmax(1), 0.0)
 
-    def _levelled(self, scores: Tensor, lengths: Tensor) -> Tensor:
+    def _without_common_offset(self, scores: Tensor, lengths: Tensor) -> Tensor:
         parts = self.part_mask(scores, lengths.to(scores.device))
-        return less_highest(scores, parts, (0,))
+        return subtract_highest(scores, parts, (0,))
 
     def _sample(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
@@ -97,7 +97,7 @@ class OneOfN(ItemSet):
 
     def _log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return :meth:`log_prob`, computed in float64, as a small difference of large numbers."""
-        exact = self._levelled(scores.double(), lengths)
+        exact = self._without_common_offset(scores.double(), lengths)
         return self._total(z.double(), exact, lengths) - self._log_partition(exact, lengths)
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
@@ -226,7 +226,7 @@ class OneOfN(ItemSet):
         wanted = torch.where(parts, gold.to(exact), 0.0)
         # At the maximum the value does not change with p: no gradient has to go through it.
         p = self.entmax(exact.detach(), sizes, alphas.detach())
-        exact, alphas = (differentiable_once(given, OF_ENTMAX_LOSS) for given in (exact, alphas))
+        exact, alphas = (differentiable_once(given, ENTMAX_LOSS_ONCE) for given in (exact, alphas))
 
         def worth(choice: Tensor) -> Tensor:
             taken = torch.where(choice > 0, exact, 0.0)
@@ -306,7 +306,8 @@ class OneOfN(ItemSet):
         from spacy_latent.kernels.choices.simplex import sparsemax
 
         smooth, lengths = self._read(scores, lengths)
-        # The proximal step merges equal scores, which a penalty of 0 does not keep together.
+        # Skip the step at penalty 0: it would put equal scores in one block and average their
+        # gradients.
         if penalty != 0.0:
             smooth, _ = proximal(smooth, lengths, kind, penalty, self.name)
         return sparsemax(smooth, lengths, self.name).to(scores.dtype)

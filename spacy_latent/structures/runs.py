@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, check_flags, check_whole
-from spacy_latent.structures.base import Structure, chosen_parts, less_highest
+from spacy_latent.structures.base import Structure, chosen_parts, subtract_highest
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.items import ItemSet
 
@@ -45,11 +45,11 @@ class Runs(ItemSet, CompiledStructure):
     def _options(self, scores: Tensor) -> list[int]:
         return [self.k, self.runs, int(self.exactly)]
 
-    def _levelled(self, scores: Tensor, lengths: Tensor) -> Tensor:
+    def _without_common_offset(self, scores: Tensor, lengths: Tensor) -> Tensor:
         if not self.exactly:
             return scores
         parts = self.part_mask(scores, lengths.to(scores.device))
-        return less_highest(scores, parts, (0,))
+        return subtract_highest(scores, parts, (0,))
 
     def covers(self, other: Structure) -> bool | None:
         if not isinstance(other, Runs):

@@ -15,7 +15,7 @@ from spacy_latent.structures.dependency import DependencyTree
 from spacy_latent.structures.results import ReparameterizedTrace, Traces
 from spacy_latent.structures.tree_sparsemap import solve_dependency_trees
 
-OF_TRACES = "log-probabilities of traces of trees can be differentiated once"
+TRACES_ONCE = "log-probabilities of traces of trees can be differentiated once"
 
 
 class SpanningTree(DependencyTree):
@@ -66,7 +66,7 @@ class SpanningTree(DependencyTree):
         slopes = slopes.to(scores.dtype)
         # The value comes from the kernel, and the gradient from this sum, which is linear in
         # scores. The slopes change with them, too, so there is no second derivative.
-        linear = differentiable_once(scores, OF_TRACES)
+        linear = differentiable_once(scores, TRACES_ONCE)
         along = (torch.where(slopes != 0, linear, 0.0) * slopes).sum((2, 3))
         return Traces(z, known + (along - along.detach()))
 

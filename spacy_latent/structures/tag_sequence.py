@@ -17,7 +17,7 @@ from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.kernels.core.gpu_transfers import fetch
 from spacy_latent.kernels.core.pool import spread
 from spacy_latent.kernels.core.status import UNSOLVED
-from spacy_latent.structures.base import SparseSolution, TopK, chosen_parts, less_highest
+from spacy_latent.structures.base import SparseSolution, TopK, chosen_parts, subtract_highest
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.extreme_scores import contains_extreme
 from spacy_latent.structures.linear_chain import LinearChain, check_tags
@@ -186,7 +186,7 @@ class TagSequence(CompiledStructure):
         scores = scores.detach()
         if scores.is_cuda or self.part_axes != 2:
             return self._best(scores, lengths).cpu().numpy()
-        return self._best_path(*self._read_given(scores, lengths))
+        return self._best_path(*self._read_kernel_input(scores, lengths))
 
     def best_and_follow(
         self, scores: Tensor, lengths: Tensor, pairs: np.ndarray | None = None
@@ -209,26 +209,26 @@ class TagSequence(CompiledStructure):
             raise NotTractable(self.name, "best_and_follow", "marginals")
         scores = scores.detach()
         if not scores.is_cuda:
-            array, sizes = self._read_given(scores, lengths)
+            array, sizes = self._read_kernel_input(scores, lengths)
             if not contains_extreme(array):
                 path = self._best_path(array, sizes)
                 return path, *self._follow(array, sizes, path, pairs)
         path = self._best(scores, lengths).to("cpu", torch.int32).contiguous().numpy()
         return path, *self._follow(*self._read_to_sum(scores, lengths), path, pairs)
 
-    def _read_given(self, scores: Tensor, lengths: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """Return :meth:`_given` of emissions on the CPU, and lengths, as arrays.
+    def _read_kernel_input(self, scores: Tensor, lengths: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Return :meth:`_kernel_input` of emissions on the CPU, and lengths, as arrays.
 
         NumPy copies the few numbers of a short text in less time than torch.
         """
         emissions = fetch(scores).numpy()
-        batch, room, count = emissions.shape
-        array = np.empty((batch, room + count + 2, count), dtype=emissions.dtype)
-        array[:, :room] = emissions
+        batch, longest, count = emissions.shape
+        array = np.empty((batch, longest + count + 2, count), dtype=emissions.dtype)
+        array[:, :longest] = emissions
         if self.bound is None:
-            array[:, room:] = 0.0
+            array[:, longest:] = 0.0
         else:
-            places = array[:, room:-2], array[:, -2], array[:, -1]
+            places = array[:, longest:-2], array[:, -2], array[:, -1]
             for place, given in zip(places, self.bound):
                 place[...] = fetch(given).numpy()
         return array, fetch(lengths).contiguous().numpy()
@@ -239,7 +239,7 @@ class TagSequence(CompiledStructure):
         Scores as large as masks are reduced first.
         """
         own, near = self._to_sum_over(*self._read(scores, lengths))
-        return operators.read(own._given(near), lengths)
+        return operators.read(own._kernel_input(near), lengths)
 
     def _best_path(self, array: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         from spacy_latent.kernels.chains import tag_sequence
@@ -344,7 +344,7 @@ class TagSequence(CompiledStructure):
         prepared, lengths = self._read(scores.detach(), lengths)
         family, kernel = operators.family_of(self.family), self._k_best_kernel()
         options = self._options(prepared)
-        return k_best(self._given(prepared), lengths, k, family, kernel, options)
+        return k_best(self._kernel_input(prepared), lengths, k, family, kernel, options)
 
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
         chosen, valid, lengths = chosen_parts(self, z, lengths)
@@ -389,30 +389,32 @@ class TagSequence(CompiledStructure):
 
         return tag_sequence.k_best_sequences
 
-    def _given(self, scores: Tensor) -> Tensor:
+    def _kernel_input(self, scores: Tensor) -> Tensor:
         """Return emissions, transitions, start and end of each item, ``(B, N + K + 2, K)``."""
         batch, count = scores.shape[0], scores.shape[-1]
         if self.bound is None:
             shared = scores.new_zeros((count + 2, count))
         else:
             transitions, start, end = (given.to(scores) for given in self.bound)
-            # Separate ones for each item, see :meth:`_with_given`, or the same for all.
+            # Separate ones for each item, see :meth:`_with_kernel_input`, or the same for all.
             shared = torch.cat([transitions, start[..., None, :], end[..., None, :]], -2)
         return torch.cat([scores.flatten(1, -2), shared.expand(batch, -1, -1)], 1)
 
-    def _with_given(self: Self, given: Tensor, scores: Tensor) -> tuple[Self, Tensor]:
+    def _with_kernel_input(self: Self, given: Tensor, scores: Tensor) -> tuple[Self, Tensor]:
         count = scores.shape[-1]
         own, shared = given[:, : -count - 2], given[:, -count - 2 :]
         result = copy(self)
         result.bound = (shared[:, :count], shared[:, count], shared[:, count + 1])
         return result, own.reshape(scores.shape)
 
-    def _given_parts(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        own = super()._given_parts(scores, lengths).flatten(1, -2)
+    def _kernel_input_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        own = super()._kernel_input_mask(scores, lengths).flatten(1, -2)
         count = scores.shape[-1]
         return torch.cat([own, own.new_ones(len(own), count + 2, count)], 1)
 
-    def _given_levelled(self, given: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+    def _kernel_input_without_offset(
+        self, given: Tensor, scores: Tensor, lengths: Tensor
+    ) -> Tensor:
         """Subtract offsets of the bound scores.
 
         Every sequence has one first tag, one last tag, and a fixed number of transitions.
@@ -423,9 +425,11 @@ class TagSequence(CompiledStructure):
         parts = torch.ones_like(shared, dtype=torch.bool)
         between = shared[:, :count]
         if self.exclusive_axes:
-            between = less_highest(between, parts[:, :count], (0, 1))
-        ends = less_highest(shared[:, count:], parts[:, count:], (1,))
-        return torch.cat([self._levelled(own, lengths).flatten(1, -2), between, ends], 1)
+            between = subtract_highest(between, parts[:, :count], (0, 1))
+        ends = subtract_highest(shared[:, count:], parts[:, count:], (1,))
+        return torch.cat(
+            [self._without_common_offset(own, lengths).flatten(1, -2), between, ends], 1
+        )
 
     def _has_extreme_scores(self, scores: Tensor) -> bool:
         return super()._has_extreme_scores(scores) or any(
@@ -433,11 +437,13 @@ class TagSequence(CompiledStructure):
         )
 
     def _expected_uses(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        return operators.marginals(self._given(scores), lengths, self.family, self._options(scores))
+        return operators.marginals(
+            self._kernel_input(scores), lengths, self.family, self._options(scores)
+        )
 
     def _total(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return the score of hard sequences ``z``, from emissions and bound scores."""
-        joined = self._given(scores)
+        joined = self._kernel_input(scores)
         uses = self._uses(z, scores, lengths)
         return (uses * torch.where(uses != 0, joined, 0.0)).sum((-2, -1))
 

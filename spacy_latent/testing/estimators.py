@@ -282,8 +282,8 @@ class _Contract(DrawChecks):
         for case in self.taken():
             self._drawn_from(made, case, case.scores(), True)
         for tensor, value in zip(_tensors(given), kept):
-            told = "the original after a copy's training"
-            self.report.identical("for_width", told, tensor, value)
+            name = "the original after a copy's training"
+            self.report.identical("for_width", name, tensor, value)
         used = self.fresh()
         for case in self.taken():
             self._drawn_from(used, case, case.scores(), True)

@@ -128,10 +128,10 @@ class _Logging:
         self.table = WidenedTable(stdout, _titles(shown))
         names = list(dict.fromkeys(component for component, _ in shown))
         if len(names) > 1:
-            told = ", ".join(f"{i} is {name}" for i, name in enumerate(names, 1))
+            numbered = ", ".join(f"{i} is {name}" for i, name in enumerate(names, 1))
             # spaCy's character, or a replacement if the encoding lacks it.
             icon = ICONS[MESSAGES.INFO]
-            stdout.write(f"{icon} Numbers in the last columns' titles: {told}\n")
+            stdout.write(f"{icon} Numbers in the last columns' titles: {numbered}\n")
         self.films: tuple[str | Path, int] | None = None
         self.lines: IO[str] | None = None
         if output_file is not None:
@@ -162,8 +162,8 @@ class _Logging:
                 write_films(self.observer, Path(page), frames)
             except Exception as error:
                 # spaCy saves the pipeline after this, and that matters more.
-                told = f"StructureLogger: {page} was not written: {error}"
-                warnings.warn(told, LatentWarning, stacklevel=2)
+                message = f"StructureLogger: {page} was not written: {error}"
+                warnings.warn(message, LatentWarning, stacklevel=2)
 
         return log_step, finalize
 

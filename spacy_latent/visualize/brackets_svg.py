@@ -118,8 +118,8 @@ def _edges(
         ending[bracket.end].append(bracket)
     edges = [options.offset_x]
     for i, word in enumerate(words, 1):
-        room = text_width(shortened(word), WORD) + (8 if options.compact else GAP)
-        end = edges[-1] + max(room, 30, options.distance or 0)
+        width = text_width(shortened(word), WORD) + (8 if options.compact else GAP)
+        end = edges[-1] + max(width, 30, options.distance or 0)
         labels = [edges[b.start] + text_width(b.label, LABEL) + 8 for b in ending[i]]
         edges.append(max([end, *labels]))
     return edges

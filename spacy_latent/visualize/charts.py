@@ -43,8 +43,10 @@ def histogram(counts: Sequence[int], low: str, high: str) -> Markup:
         tag("text", low, class_="small", x=0, y=height + 13),
         tag("text", high, class_="small", x=full, y=height + 13, text_anchor="end"),
     ]
-    told = f"histogram from {low} to {high}: {', '.join(map(str, counts))}"
-    return tag("svg", bars, axis, role="img", aria_label=told, width=full, height=height + 16)
+    description = f"histogram from {low} to {high}: {', '.join(map(str, counts))}"
+    return tag(
+        "svg", bars, axis, role="img", aria_label=description, width=full, height=height + 16
+    )
 
 
 def bar(share: float, low: float = math.nan, high: float = math.nan, other: bool = False) -> Markup:
@@ -87,7 +89,7 @@ def reliability_diagram(bins: Sequence[Bin]) -> Markup:
         beside = {"x": left - 6, "y": f"{up + 4:.0f}", "text_anchor": "end"}
         parts.append(tag("text", shown, class_="small", **down))
         parts.append(tag("text", shown, class_="small", **beside))
-    told = "; ".join(
+    points = "; ".join(
         f"{one.count} said {one.said:.2f}, right {one.right:.2f}" for one in bins if one.count
     )
     wide, full = left + size + 24, size + below + 8
@@ -95,7 +97,7 @@ def reliability_diagram(bins: Sequence[Bin]) -> Markup:
         "svg",
         parts,
         role="img",
-        aria_label=f"reliability diagram: {told}",
+        aria_label=f"reliability diagram: {points}",
         viewBox=f"0 -8 {wide} {full}",
         width=wide,
         height=full,
@@ -175,7 +177,7 @@ def curves(title: str, steps: Sequence[float], lines: Mapping[str, Sequence[floa
             )
         )
         ends.append((y(found[-1][1]), name, found[-1][1], COLOURS[i % len(COLOURS)]))
-    names, at, room = _names_of_curves(ends, width)
+    names, at, margin = _names_of_curves(ends, width)
     parts += names
     full = max(height + below, at + 8)
     drawn = tag(
@@ -184,8 +186,8 @@ def curves(title: str, steps: Sequence[float], lines: Mapping[str, Sequence[floa
         role="img",
         aria_label=f"{title}: "
         + "; ".join(f"{name} ends at {_short(v)}" for _, name, v, _ in ends),
-        viewBox=f"0 0 {width + room:.0f} {full:.0f}",
-        width=f"{width + room:.0f}",
+        viewBox=f"0 0 {width + margin:.0f} {full:.0f}",
+        width=f"{width + margin:.0f}",
         height=f"{full:.0f}",
     )
     return tag("figure", tag("figcaption", title), drawn, style="margin:0")
@@ -194,18 +196,18 @@ def curves(title: str, steps: Sequence[float], lines: Mapping[str, Sequence[floa
 def _names_of_curves(
     ends: Sequence[tuple[float, str, float, str]], width: int
 ) -> tuple[list[Markup], float, float]:
-    """Return the names at the ends of curves, the lowest position, and the room at the right."""
+    """Return the names at the ends of curves, the lowest position, and the margin on the right."""
     parts = []
-    at, room = -math.inf, 150.0
+    at, margin = -math.inf, 150.0
     for place, name, value, colour in sorted(ends):
         said = f"{name} {_short(value)}"
-        room = max(room, 20 + text_width(said, SMALL))
+        margin = max(margin, 20 + text_width(said, SMALL))
         # Keep a distance between the names.
         at = max(place + 4, at + 16)
         line = f"M{width + 2},{place:.1f}L{width + 12},{at - 4:.1f}"
         parts.append(tag("path", d=line, stroke=colour))
         parts.append(tag("text", said, class_="small", x=width + 16, y=f"{at:.1f}"))
-    return parts, at, room
+    return parts, at, margin
 
 
 def _short(value: float) -> str:

@@ -17,7 +17,7 @@ from spacy_latent.characters import of_same_length
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import find_kind
 from spacy_latent.visualize.drawing_options import settings_of
-from spacy_latent.visualize.picture import told_weight
+from spacy_latent.visualize.picture import weight_caption
 from spacy_latent.visualize.structure_view import PARTS_PER_WORD, has_heads
 from spacy_latent.visualize.text_size import widest
 
@@ -162,7 +162,7 @@ def _span_drawings(
         drawn = []
         for i, (_, weight) in enumerate(span.alternatives[:alternatives]):
             (drawing,) = alone.to_displacy(alternative=i)
-            drawn.append({**drawing, "title": told_weight(weight)})
+            drawn.append({**drawing, "title": weight_caption(weight)})
         return drawn
     (drawing,) = alone.to_displacy(threshold=threshold)
     for name in ("arcs", "spans"):

@@ -118,8 +118,8 @@ def render(
     if page:
         title = title or page_title(made, component)
         names = [component] if component else None
-        told = [WEIGHTS] if drawing_options.alternatives and has_alternatives(made, names) else []
-        opening = opening or heading(title, *seen(figures), *told, *filter(None, [note]))
+        notes = [WEIGHTS] if drawing_options.alternatives and has_alternatives(made, names) else []
+        opening = opening or heading(title, *seen(figures), *notes, *filter(None, [note]))
         markup = html_page(figures, drawing_options, opening, title, closing)
     else:
         markup = _markup(figures, drawing_options, in_notebook(jupyter))

@@ -165,8 +165,8 @@ class PredictedStructure:
             others = [(part, p) for part, p in view.probable(LEAST) if part not in own]
             others.sort(key=lambda one: -one[1])
         everything = [*chosen, *others[: PARTS_PER_WORD * len(self.span)]]
-        told = [self._description(view, part) for part, _ in everything]
-        twice = {text for text, count in Counter(told).items() if count > 1}
+        descriptions = [self._description(view, part) for part, _ in everything]
+        twice = {text for text, count in Counter(descriptions).items() if count > 1}
         return [
             PredictedPart(
                 part,
@@ -174,7 +174,7 @@ class PredictedStructure:
                 p if view.known else None,
                 number < len(chosen),
             )
-            for number, (text, (part, p)) in enumerate(zip(told, everything))
+            for number, (text, (part, p)) in enumerate(zip(descriptions, everything))
         ]
 
     def _description(self, view: StructureView, part: Part) -> str:
@@ -253,18 +253,19 @@ class PredictedPart:
 
     Attributes:
         part: The part, as in ``SpanStructure.parts``.
+        description: The part in words.
         chosen: True if the part belongs to the best structure.
     """
 
     part: Part
-    told: str
+    description: str
     probability: float | None
     chosen: bool
 
     def to_json(self) -> dict[str, object]:
         return {
             "part": list(self.part),
-            "told": self.told,
+            "told": self.description,
             "probability": self.probability,
             "chosen": self.chosen,
         }

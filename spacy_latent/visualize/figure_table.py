@@ -59,10 +59,10 @@ def figure_table(caption: str, columns: Sequence[str], rows: Sequence[FigureRow]
 
     Narrow screens show no header. Each cell there has the names of its column beside it.
     """
-    told = list(columns)
+    titles = list(columns)
     for row in rows:
         if row.names_columns:
-            told = [f"{name}, {row.name} {cell}" for name, (cell, _) in zip(told, row.cells)]
+            titles = [f"{name}, {row.name} {cell}" for name, (cell, _) in zip(titles, row.cells)]
     head = [tag("th", None), *(tag("th", column, scope="col") for column in columns)]
     body = [
         tag(
@@ -70,7 +70,7 @@ def figure_table(caption: str, columns: Sequence[str], rows: Sequence[FigureRow]
             tag("th", row.name, scope="row"),
             [
                 tag("td", value, tag("small", note) if note else None, data_column=column)
-                for column, (value, note) in zip(told, row.cells)
+                for column, (value, note) in zip(titles, row.cells)
             ],
             class_=_classes(row),
         )

@@ -124,13 +124,13 @@ def _section(film: Film) -> str:
     except LatentError as error:
         return f"<section>{heading}<p>{text(str(error))}</p></section>"
     source = b64encode(animation.encode("utf8")).decode("ascii")
-    told = f"animation of the {len(drawings)} drawings below"
+    description = f"animation of the {len(drawings)} drawings below"
     cells = [
         f"<figure><div>{drawing}</div><figcaption>{text(frame.caption)}</figcaption></figure>"
         for frame, drawing in zip(film.frames, drawings)
     ]
     return (
-        f'<section>{heading}<img class="film" alt="{told}" '
+        f'<section>{heading}<img class="film" alt="{description}" '
         f'src="data:image/svg+xml;base64,{source}">'
         f'<div class="film-strip">{"".join(cells)}</div></section>'
     )

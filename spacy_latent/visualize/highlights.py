@@ -115,8 +115,8 @@ def _gap(space: str) -> str:
 
 def _said(words: Sequence[tuple[str, str]], mark: Highlight) -> str:
     inside = " ".join(visible(word) for word, _ in words[mark.start : mark.end])
-    told = " ".join(filter(None, [visible(mark.label) if mark.label else "", mark.number]))
-    return f"{inside} ({told})" if told else inside
+    caption = " ".join(filter(None, [visible(mark.label) if mark.label else "", mark.number]))
+    return f"{inside} ({caption})" if caption else inside
 
 
 def _color(mark: Highlight, options: DrawingOptions) -> tuple[str, float]:

@@ -136,11 +136,11 @@ def _statistics(part: LayerFigures) -> Markup | None:
         is_share = structures.is_share(name, part.kind)
         mean = math.nan if name in structures.SKEWED else row.mean
         first, middle, third = (_number(value, is_share) for value in row.quartiles)
-        told = structures.meaning(name, part.kind)
+        meaning = structures.meaning(name, part.kind)
         rows.append(
             tag(
                 "tr",
-                tag("td", tag("b", name), tag("div", told, class_="soft")),
+                tag("td", tag("b", name), tag("div", meaning, class_="soft")),
                 tag("td", middle, class_="number", data_name="median"),
                 tag("td", f"{first} to {third}", class_="number", data_name="middle half"),
                 tag("td", _number(mean, is_share), class_="number", data_name="mean"),

@@ -15,7 +15,14 @@ from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.elements import Markup, join, tag
 from spacy_latent.visualize.legend import legend
 from spacy_latent.visualize.markup import element, text, visible
-from spacy_latent.visualize.picture import Figure, Picture, overrides, stylesheet, svg, told_weight
+from spacy_latent.visualize.picture import (
+    Figure,
+    Picture,
+    overrides,
+    stylesheet,
+    svg,
+    weight_caption,
+)
 
 NOTHING = Markup("")
 RULES = """
@@ -131,7 +138,7 @@ def _panel(picture: Picture, options: DrawingOptions, drop: float) -> str:
     if picture.weight is not None:
         bar = element("span", {"style": f"width:{100 * min(1, max(0, picture.weight)):.0f}%"})
         meter = element("span", {"class": "sl-weight", "aria-hidden": "true"}, bar)
-        header += f"{told_weight(picture.weight)}{meter}"
+        header += f"{weight_caption(picture.weight)}{meter}"
     if picture.caption:
         header += element("span", {}, text(picture.caption))
     drawn = picture.content if picture.size is None else svg(picture, options, standalone=False)

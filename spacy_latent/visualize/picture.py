@@ -175,8 +175,8 @@ def svg(picture: Picture, options: DrawingOptions, standalone: bool) -> str:
     """
     assert picture.size is not None
     across, down = picture.size
-    told = picture.title + picture.description + picture.content
-    name = sha1(told.encode()).hexdigest()[:12]
+    contents = picture.title + picture.description + picture.content
+    name = sha1(contents.encode()).hexdigest()[:12]
     ground = element(
         "rect",
         {
@@ -315,12 +315,12 @@ WEIGHTS = (
 )
 
 
-def told_weight(weight: float) -> str:
+def weight_caption(weight: float) -> str:
     """Return the weight of an alternative, with what it is the weight of."""
     return f"weight of this structure {weight_text(weight)}"
 
 
 def picture_caption(picture: Picture) -> str:
     """Return the text above a picture: its weight and its caption."""
-    shown = [] if picture.weight is None else [told_weight(picture.weight)]
+    shown = [] if picture.weight is None else [weight_caption(picture.weight)]
     return " · ".join([*shown, *([picture.caption] if picture.caption else [])])

@@ -87,7 +87,7 @@ def render_report(
 
 def _head(assessment: Assessment, model: str, corpus: str) -> Markup:
     figures = assessment.figures
-    told = remarks(figures)
+    notes = remarks(figures)
     return tag(
         "header",
         tag("h1", f"{_subject(figures)} of ", tag("code", model)),
@@ -99,7 +99,7 @@ def _head(assessment: Assessment, model: str, corpus: str) -> Markup:
             f"; pipeline: {', '.join(figures.pipeline)}",
             class_="soft",
         ),
-        _remarks(told) if told else None,
+        _remarks(notes) if notes else None,
         _answer(assessment) if figures.components else None,
         [_verdict(name, found, assessment) for name, found in assessment.verdicts.items()],
         tag(
@@ -110,16 +110,16 @@ def _head(assessment: Assessment, model: str, corpus: str) -> Markup:
     )
 
 
-def _remarks(told: Sequence[str]) -> Markup:
-    listed = tag("ul", [tag("li", each, class_="note") for each in told])
+def _remarks(notes: Sequence[str]) -> Markup:
+    listed = tag("ul", [tag("li", each, class_="note") for each in notes])
     return tag("section", tag("strong", "First of all"), listed, class_="verdict note", id="first")
 
 
 def _subject(figures: Figures) -> str:
     if figures.components:
         return "Latent structures"
-    told = [SUBJECTS.get(noun, PARSES)[0] for noun in _nouns(figures)]
-    return " and ".join(dict.fromkeys(told)).capitalize()
+    subjects = [SUBJECTS.get(noun, PARSES)[0] for noun in _nouns(figures)]
+    return " and ".join(dict.fromkeys(subjects)).capitalize()
 
 
 def _nouns(figures: Figures) -> list[str]:
@@ -130,8 +130,8 @@ def _nouns(figures: Figures) -> list[str]:
 def _seen(figures: Figures) -> str:
     """Return a description of the page for new readers."""
     if not figures.components:
-        told = dict.fromkeys(SUBJECTS.get(noun, PARSES)[1] for noun in _nouns(figures))
-        each = " and ".join(told)
+        subjects = dict.fromkeys(SUBJECTS.get(noun, PARSES)[1] for noun in _nouns(figures))
+        each = " and ".join(subjects)
         return f"How far the confidence of each {each} that the pipeline finds can be trusted."
     plurals = " and ".join(dict.fromkeys(part.plural for part in figures.components.values()))
     return (
@@ -362,13 +362,13 @@ ABOUT_ALIGNMENTS = (
 
 def _foot(kinds: set[str]) -> Markup:
     """Return the explanations at the end of the page."""
-    told = [ABOUT] if kinds else []
-    told += [ABOUT_TREES] if any(find_kind(kind).trees for kind in kinds) else []
-    told += [ABOUT_ALIGNMENTS] if "cells" in kinds else []
+    paragraphs = [ABOUT] if kinds else []
+    paragraphs += [ABOUT_TREES] if any(find_kind(kind).trees for kind in kinds) else []
+    paragraphs += [ABOUT_ALIGNMENTS] if "cells" in kinds else []
     return tag(
         "section",
         tag("h2", "About"),
-        [tag("p", text) for text in told],
+        [tag("p", text) for text in paragraphs],
         tag("p", "Docs are sorted and drawn in this page; nothing leaves it."),
         tag("p", f"spacy-latent {__version__}", class_="soft"),
         id="about",

@@ -49,8 +49,8 @@ class StructureView:
         best = max(self.doc.cats, key=lambda name: self.doc.cats[name])
         value = self.doc.cats[best]
         # A regression predicts no probability.
-        told = f"{value:.0%}".replace("%", "\u202f%") if 0 <= value <= 1 else f"{value:.4g}"
-        return f"predicted {best} ({told})"
+        score = f"{value:.0%}".replace("%", "\u202f%") if 0 <= value <= 1 else f"{value:.4g}"
+        return f"predicted {best} ({score})"
 
     @property
     def gold_category(self) -> str:

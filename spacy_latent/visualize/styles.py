@@ -102,9 +102,9 @@ def _brackets(view: StructureView) -> Drawn:
             elif last > first:
                 # Trees have a span over every word, and its bracket would carry no information.
                 brackets.append(DrawnBracket(first, last + 1, p, view.label(p), None, *how))
-        told = _count(brackets, before, "span")
+        caption = _count(brackets, before, "span")
         drawn = draw_brackets(
-            view.words, brackets, view.options, view.title, told, weight, view.counters
+            view.words, brackets, view.options, view.title, caption, weight, view.counters
         )
         pictures.append(drawn)
     return pictures, ""
@@ -188,8 +188,8 @@ def _tables(
     pictures = []
     for alternative, weight in view.choices:
         drawn = cells(alternative)
-        told = _count(drawn, view.first(alternative), "part")
-        pictures.append(draw(rows, columns, drawn, options, title, known, told, weight))
+        caption = _count(drawn, view.first(alternative), "part")
+        pictures.append(draw(rows, columns, drawn, options, title, known, caption, weight))
     return pictures
 
 
@@ -243,8 +243,10 @@ def _entities(view: StructureView) -> Drawn:
 
 def _uncalibrated(view: StructureView, weight: float | None) -> str:
     """Return the note on a weight that is not calibrated while the entities are."""
-    told = weight is not None and view.span.entities_calibrated and view.options.probabilities
-    return UNCALIBRATED if told else ""
+    uncalibrated = (
+        weight is not None and view.span.entities_calibrated and view.options.probabilities
+    )
+    return UNCALIBRATED if uncalibrated else ""
 
 
 def _other_entities(view: StructureView, alternative: int, weight: float | None) -> Picture:
@@ -270,14 +272,14 @@ def _other_entities(view: StructureView, alternative: int, weight: float | None)
     moved = [replace(mark, start=mark.start - begin, end=mark.end - begin) for mark in marks]
     drawn = draw_highlights(words, moved, view.options, view.title, weight=weight)
     shown = view.options.probabilities
-    told = [
+    notes = [
         f"{word} {', '.join(entity_text(view.doc, e, shown) for e in entities)}"
         for word, entities in (("without", gone), ("with", new))
         if entities
     ]
     if calibrated := _uncalibrated(view, weight):
-        told.insert(0, calibrated)
-    return replace(drawn, caption="; ".join(told))
+        notes.insert(0, calibrated)
+    return replace(drawn, caption="; ".join(notes))
 
 
 def _marks(view: StructureView, entities: list[Entity], faint: bool = False) -> list[Highlight]:
@@ -440,10 +442,10 @@ def _not_drawn(view: StructureView, style: str | None) -> LatentError:
     span, kind = view.span, find_kind(view.span.kind)
     drawings = kind.drawings
     fitting = [name for name in known_styles() if name in drawings and drawings[name].fits(span)]
-    told = f"style is {style!r}, and " if style else "There is no drawing of this: "
+    reason = f"style is {style!r}, and " if style else "There is no drawing of this: "
     instead = f"drawn with {', '.join(fitting)}" if fitting else "not drawn"
     return LatentError(
-        f"{told}{span.structure} of {view.component!r} has the kind {kind.name!r}, "
+        f"{reason}{span.structure} of {view.component!r} has the kind {kind.name!r}, "
         f"which is {instead}. {_advice(kind, style, bool(fitting))}"
     )
 

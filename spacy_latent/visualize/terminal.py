@@ -17,7 +17,7 @@ from spacy_latent.annotations import (
 )
 from spacy_latent.characters import columns, on_one_line
 from spacy_latent.kinds import PARTS, Part, complete_kind, find_kind
-from spacy_latent.visualize.picture import told_weight
+from spacy_latent.visualize.picture import weight_caption
 
 UNICODE = ("├─ ", "└─ ", "│  ", "   ")
 LINE = 80
@@ -50,8 +50,8 @@ def format_annotation(annotation: LatentAnnotation, threshold: float | None = No
         for alternative, weight in trees:
             lines = find_kind(span.kind).text(alone, span, alternative)
             if alternative is not None:
-                told = f" ({UNCALIBRATED})" if span.entities_calibrated else ""
-                lines.insert(0, f"{told_weight(weight)}{told}")
+                note = f" ({UNCALIBRATED})" if span.entities_calibrated else ""
+                lines.insert(0, f"{weight_caption(weight)}{note}")
             blocks.append("\n".join(lines))
         if threshold is not None:
             blocks.append("\n".join(_others(alone, span, threshold)))
@@ -84,7 +84,7 @@ def _tree(annotation: LatentAnnotation, span: SpanStructure, alternative: int | 
     encoding = sys.stdout.encoding or "ascii"
     prints_unicode = encoding.lower().replace("-", "").startswith("utf")
     fork, last, pass_by, nothing = UNICODE if prints_unicode else ASCII
-    arcs = annotation._told_arcs(span, None, alternative)
+    arcs = annotation._arcs_with_labels(span, None, alternative)
     modifiers: dict[int | None, list[Arc | Dependency]] = defaultdict(list)
     for arc in arcs:
         modifiers[arc.head].append(arc)

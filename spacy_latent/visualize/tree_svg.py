@@ -318,8 +318,8 @@ class _Columns:
                 arc = side.arcs[i]
                 other = _ends(arc)[0]
                 begin = self.centers[other] + self._shift(side, other, i)
-                room = text_width(arc.label, LABEL) + 2 * CLEAR
-                yield begin + room - self._shift(side, word, i)
+                width = text_width(arc.label, LABEL) + 2 * CLEAR
+                yield begin + width - self._shift(side, word, i)
 
     def _root_label(self, sides: Sequence[_Side], word: int) -> tuple[float, float]:
         """Return the start and the end of the word's root label, relative to the word's middle.
@@ -374,13 +374,13 @@ def _clear(left: float, right: float, half: float, lines: Sequence[float]) -> fl
         half: Half the width of the label.
         lines: Positions of the other lines.
     """
-    middle, room = (left + right) / 2, half + CLEAR
-    places = [middle, *(x + side * room for x in lines for side in (-1, 1))]
+    middle, reach = (left + right) / 2, half + CLEAR
+    places = [middle, *(x + side * reach for x in lines for side in (-1, 1))]
     fits = [
         place
         for place in places
         if left + half <= place <= right - half
-        and all(abs(place - x) >= room - 1e-6 for x in lines)
+        and all(abs(place - x) >= reach - 1e-6 for x in lines)
     ]
     return min(fits, key=lambda place: abs(place - middle), default=middle)
 

@@ -134,16 +134,16 @@ def _structure(
     count: int,
 ) -> Markup:
     rows = [_counterfactual(seen, one, texts, part) for part in parts]
-    told = one.why_not and f"This structure cannot be edited: {one.why_not}."
-    if not told and len(parts) < count:
-        told = f"{len(parts)} of {number_of(count, 'part')} were tried."
+    note = one.why_not and f"This structure cannot be edited: {one.why_not}."
+    if not note and len(parts) < count:
+        note = f"{len(parts)} of {number_of(count, 'part')} were tried."
     return tag(
         "section",
         tag("h2", f"{one.span.structure} of {one.key}"),
         tag("div", Markup(one.drawing()), class_="drawing"),
         tag("p", MEANING, class_="soft") if rows else None,
         rows,
-        tag("p", told, class_="soft") if told else None,
+        tag("p", note, class_="soft") if note else None,
         class_="structure",
     )
 
@@ -154,7 +154,7 @@ def _counterfactual(
     place = ((one.span.start, part.part),)
     asked = Intervention(forbidden=place) if part.chosen else Intervention(forced=place)
     known = "" if part.probability is None else f" ({_percent(part.probability)})"
-    begun = [tag("bdi", part.told), f"{known}, {'forbidden' if part.chosen else 'forced'}: "]
+    begun = [tag("bdi", part.description), f"{known}, {'forbidden' if part.chosen else 'forced'}: "]
     try:
         other = seen.pipeline.predict(texts, {one.key: asked})
     except NothingLeft:
@@ -178,17 +178,17 @@ def _best(seen: Prediction) -> object:
 
 def _said(seen: Prediction, before: Prediction | None = None) -> str:
     """Return the prediction in words, with the change of its score from another prediction."""
-    told = []
+    outcomes = []
     if seen.cats:
         label, p = seen.cats[0]
-        told.append(f"{label} {_percent(p)}")
+        outcomes.append(f"{label} {_percent(p)}")
         if before is not None:
             change = p - before.doc.cats[label]
             shown = f"{100 * change:+.1f}" if 0 <= p <= 1 else f"{change:+.4g}"
-            told[-1] += f" ({shown.replace('-', '−')})"
+            outcomes[-1] += f" ({shown.replace('-', '−')})"
     for words, label, sure in seen.entities:
-        told.append(f"{words} {label}" + ("" if sure is None else f" {_percent(sure)}"))
-    return "; ".join(told) or "no category and no entity"
+        outcomes.append(f"{words} {label}" + ("" if sure is None else f" {_percent(sure)}"))
+    return "; ".join(outcomes) or "no category and no entity"
 
 
 def _percent(p: float) -> str:

@@ -32,7 +32,7 @@ from spacy_latent.evaluation.calibration_fit import (
 )
 from spacy_latent.evaluation.entity_calibration import calibrate, measure, set_precision
 from spacy_latent.evaluation.score_fit import ScoredDocs, ScoreFit
-from spacy_latent.models.tag_losses import bound_chain
+from spacy_latent.models.tag_losses import LOSSES, bound_chain
 from spacy_latent.pipeline.learnt_calibration import (
     EntityCalibration,
     confidence_of,
@@ -69,7 +69,7 @@ def sampled(temperature: float, bias: float, docs: int = 200, n: int = 6) -> Sco
     counts = torch.ones(docs, dtype=torch.float64)
     group = ScoredDocs(list(range(docs)), emissions * temperature, lengths, allowed, counts)
     folds = folds_of(IndependentTexts(list(range(docs)), docs, False))
-    return ScoreFit("crf", TAGS, transitions * temperature, [group], folds)
+    return ScoreFit(LOSSES["crf"], TAGS, transitions * temperature, [group], folds)
 
 
 def test_the_temperature_and_the_biases_that_scores_need_are_found() -> None:

@@ -10,7 +10,7 @@ from spacy_latent.kernels.spans.eisner import (
     integer_workspace_size,
 )
 from spacy_latent.kernels.spans.eisner_lanes import (
-    best_trees_beside,
+    best_trees_in_lanes,
     charts_of_trees,
     set_scores,
 )
@@ -87,7 +87,9 @@ def test_sentences_side_by_side_get_the_trees_that_each_gets_alone(single_root: 
         rows = np.empty((2, LANES), dtype=np.int64)
         set_scores(charts, matrices, np.array(lengths), max(lengths), rows)
         stack = np.full(6 * (longest + 2), 10**6, dtype=np.int32)
-        best_trees_beside(np.array(lengths), max(lengths), single_root, charts, heads, stack, found)
+        best_trees_in_lanes(
+            np.array(lengths), max(lengths), single_root, charts, heads, stack, found
+        )
         for lane, (n, scores) in enumerate(zip(lengths, items)):
             if n < 0:
                 assert not found[lane]

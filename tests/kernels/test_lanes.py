@@ -174,7 +174,7 @@ def test_what_one_kernel_leaves_goes_to_the_next(
     generator = torch.Generator().manual_seed(4)
     scores = scale * torch.randn(3, 37, 37, generator=generator, dtype=torch.float64)
     expected = _all(structure, scores, lengths)
-    family = replace(module.FAMILY, beside=leave, total=leave)
+    family = replace(module.FAMILY, lanes=leave, total=leave)
     monkeypatch.setattr(operators, "family_of", lambda place: family)
     for ours, theirs in zip(_all(structure, scores, lengths), expected):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)

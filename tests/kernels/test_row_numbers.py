@@ -7,6 +7,7 @@ import pytest
 
 from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.simd.row_numbers import (
+    Join,
     Maxima,
     Sums,
     Tangents,
@@ -19,7 +20,7 @@ from spacy_latent.kernels.simd.row_numbers import (
 
 SPAN, LONGER, FOLLOWING = range(3)
 GRADIENT = 3
-JOINS = [(LONGER, FOLLOWING, SPAN)]
+JOINS = [Join(LONGER, SPAN, FOLLOWING)]
 _push = pushes_of(JOINS)
 _pull = pulls_of(JOINS, {chart: GRADIENT + chart for chart in range(3)})
 # Two rows of a chart; the second vector ends after the loop.

@@ -36,9 +36,9 @@ def test_sums_and_their_adjoints_at_any_size(shift: float) -> None:
     target, row, cell = (0, 0), (1, 0), (2, 0, 0)
     charts = scaled_charts(3, 1, numbers)
     charts.values[:] = random.uniform(0.5, 1.0, size=charts.values.shape)
-    charts.change[:] = random.normal(size=charts.values.shape)
+    charts.tangents[:] = random.normal(size=charts.values.shape)
     charts.powers[:] = random.integers(-3, 4, size=charts.values.shape)
-    plain, d_plain = charts.values * 2.0**charts.powers, charts.change * 2.0**charts.powers
+    plain, d_plain = charts.values * 2.0**charts.powers, charts.tangents * 2.0**charts.powers
     charts.powers[target] += shift
     charts.powers[cell] += shift
     push_row(charts, *target, *row, cell, 0, numbers)
@@ -46,7 +46,7 @@ def test_sums_and_their_adjoints_at_any_size(shift: float) -> None:
     changed = d_plain[target] + d_plain[row] * plain[cell] + plain[row] * d_plain[cell]
     scales = 2.0 ** (charts.powers[target] - shift)
     np.testing.assert_allclose(charts.values[target] * scales, expected, rtol=1e-14)
-    np.testing.assert_allclose(charts.change[target] * scales, changed, rtol=1e-13)
+    np.testing.assert_allclose(charts.tangents[target] * scales, changed, rtol=1e-13)
     # The adjoint of x = mantissa · 2^e is kept as its product with 2^e.
     charts.outer[target], charts.d_outer[target] = random.normal(size=(2, numbers))
     pull_row(charts, *target, *row, cell, 0, numbers)

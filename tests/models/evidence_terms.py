@@ -6,14 +6,14 @@ from torch import nn
 
 from spacy_latent.layers.bag_of_words import build_bag_of_words_v1
 from spacy_latent.layers.learned_prior import build_learned_prior_v1
-from spacy_latent.models.evidence_bound import EvidenceTerms, build_evidence_bound_v1
+from spacy_latent.models.evidence_bound import BoundTerms, build_evidence_bound_v1
 from spacy_latent.models.text_module import TextModule
 
 
 class Noting(TextModule):
     """Keeps the terms as they are before they become single precision."""
 
-    def _evidence(self, rows, vectors, weights, *others) -> EvidenceTerms:
+    def _evidence(self, rows, vectors, weights, *others) -> BoundTerms:
         self.weights = weights
         self.terms = super()._evidence(rows, vectors, weights, *others)
         return self.terms

@@ -20,7 +20,7 @@ from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.layers.position_prior import build_position_prior_v1
 from spacy_latent.layers.uniform_prior import build_uniform_prior_v1
 from spacy_latent.layers.words_by_words import build_words_by_words_v1
-from spacy_latent.models.alignment_evidence import AlignmentEvidence, build_aligned_words_v1
+from spacy_latent.models.alignment_evidence import AlignmentWordObjective, build_aligned_words_v1
 from spacy_latent.structures.many_to_one_alignment import ManyToOneAlignment
 
 WORDS = 4
@@ -45,10 +45,10 @@ def structure(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def make(structure: ManyToOneAlignment, prior: Any) -> AlignmentEvidence:
+def make(structure: ManyToOneAlignment, prior: Any) -> AlignmentWordObjective:
     torch.manual_seed(0)
     settings = build_aligned_words_v1(build_words_by_words_v1(size=WORDS), prior)
-    module = AlignmentEvidence(settings, structure, 3).double()
+    module = AlignmentWordObjective(settings, structure, 3).double()
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter)
     return module
@@ -64,7 +64,7 @@ def scores() -> Tensor:
 
 
 def by_definition(
-    module: AlignmentEvidence, structure: ManyToOneAlignment, q: Tensor, b: int
+    module: AlignmentWordObjective, structure: ManyToOneAlignment, q: Tensor, b: int
 ) -> tuple[Tensor, Tensor]:
     """log q(z) and log p(words, z) of every alignment of a pair.
 

@@ -13,7 +13,7 @@ from spacy_latent.errors import InvalidScores, LatentError
 from spacy_latent.models.crf_loss import Loss, crf_loss
 from spacy_latent.models.crf_tagger import TagScores
 from spacy_latent.models.tag_evidence import Run, TagEvidence
-from spacy_latent.models.tag_losses import bound_chain, loss_and_gradient
+from spacy_latent.models.tag_losses import LOSSES, bound_chain
 from spacy_latent.structures.tag_sequence import TagSequence, allowed_transitions, scheme_tags
 from tests.enumeration import tag_sequences
 
@@ -218,8 +218,8 @@ def test_other_losses_refuse_wrong_runs() -> None:
     free = np.ones((2, K), dtype=bool)
     with pytest.raises(LatentError, match=r"'perceptron'.*'crf'"):
         wrong = [TagEvidence.of_mask(free, [Run(0, (U_A,))])]
-        loss_and_gradient("perceptron", found, TAGS, wrong)
-    losses, _, _ = loss_and_gradient("perceptron", found, TAGS, [TagEvidence.of_mask(free)])
+        LOSSES["perceptron"].loss_and_gradient(found, TAGS, wrong)
+    losses, _, _ = LOSSES["perceptron"].loss_and_gradient(found, TAGS, [TagEvidence.of_mask(free)])
     assert losses == [0.0]
 
 

@@ -19,7 +19,7 @@ from spacy_latent.estimators.dense_marginalization import DenseMarginalization
 from spacy_latent.estimators.sparsemap import SparseMAP
 from spacy_latent.layers.document_code import DocumentCodeLayer
 from spacy_latent.models.document_code import codes
-from spacy_latent.models.evidence_bound import EvidenceTerms
+from spacy_latent.models.evidence_bound import BoundTerms
 from spacy_latent.models.span_groups import group_spans
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.one_of_n import OneOfN
@@ -47,7 +47,7 @@ def make(structure, estimator) -> Noting:
     return module
 
 
-def run(module: Noting, rows: Tensor) -> EvidenceTerms:
+def run(module: Noting, rows: Tensor) -> BoundTerms:
     sizes = [len(text) for text in TEXTS]
     ends = np.cumsum(sizes).tolist()
     ranges = list(zip([0, *ends], ends))

@@ -31,7 +31,7 @@ from spacy_latent.layers.rationale_layer import RationaleLayer, RationaleSetting
 from spacy_latent.layers.rationale_reader import RationaleReader
 from spacy_latent.layers.uniform_prior import build_uniform_prior_v1
 from spacy_latent.models.evidence_bound import (
-    EvidenceTerms,
+    BoundTerms,
     build_evidence_bound_v1,
     is_exact,
     objective,
@@ -95,7 +95,7 @@ def vectors_of(words: Tensor) -> Tensor:
     return table[words]
 
 
-def run(module: Noting, words: Tensor) -> EvidenceTerms:
+def run(module: Noting, words: Tensor) -> BoundTerms:
     """words: ``(D, LENGTH)``."""
     docs = len(words)
     rows = torch.cat(
@@ -293,11 +293,11 @@ def test_the_gradient_of_sparse_marginalization_is_that_of_differences(structure
 
 
 def test_the_kl_can_be_left_out() -> None:
-    terms = EvidenceTerms(torch.tensor([[-2.0], [-4.0]]), torch.tensor([[0.5]]))
+    terms = BoundTerms(torch.tensor([[-2.0], [-4.0]]), torch.tensor([[0.5]]))
     weights = torch.tensor([[0.25], [0.75]])
     assert terms.bound(weights).item() == -4.0
     assert terms.bound(weights, kl_weight=0.0).item() == -3.5
-    drawn = EvidenceTerms(terms.fit, torch.tensor([[1.0], [2.0]]))
+    drawn = BoundTerms(terms.fit, torch.tensor([[1.0], [2.0]]))
     assert drawn.bound(weights).item() == -5.25
 
 

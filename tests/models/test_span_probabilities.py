@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from spacy_latent.models.span_probabilities import Place, SpanProbabilities, spans_of_tags
-from spacy_latent.models.tag_losses import bound_chain, probabilities
+from spacy_latent.models.tag_losses import LOSSES, bound_chain
 from spacy_latent.structures.tag_sequence import allowed_transitions, scheme_tags
+from tests.models.scored_tags import Scored
 
 LABELS = ("A", "B")
 TAGS = scheme_tags(LABELS, "biluo")
@@ -47,6 +48,10 @@ def by_enumeration(
     return found
 
 
+def spans(kind: str, group: Scored) -> SpanProbabilities:
+    return LOSSES[kind].probabilities(group, within_labels=True).spans()
+
+
 def above(found: SpanProbabilities, least: float) -> list[tuple[int, Place, float]]:
     docs, *places, values = (each.tolist() for each in found.above(least))
     assert len(set(zip(docs, *places))) == len(docs)
@@ -63,7 +68,7 @@ def test_of_a_crf_they_are_the_sums_over_all_sequences(seed: int) -> None:
     chain = bound_chain(transitions, TAGS)
     # Padding before another doc, and at the end.
     scores, lengths = torch.stack([shorter, emissions, shorter]), torch.tensor([2, n, 2])
-    found = SpanProbabilities("crf", chain, scores, lengths)
+    found = spans("crf", Scored(chain, scores, lengths))
     for b, own in enumerate((shorter[:2], emissions, shorter[:2])):
         expected = by_enumeration(own, transitions)
         for place, p in expected.items():
@@ -79,8 +84,8 @@ def test_entities_of_the_best_sequence_have_what_they_have_elsewhere(kind: str) 
         chain, scores = bound_chain(transitions, TAGS), emissions[None]
         lengths = torch.tensor([6])
         best = chain.best_tags(scores, lengths)
-        likely = probabilities(kind, chain, scores, lengths)
-        found = SpanProbabilities(kind, chain, scores, lengths)
+        likely = LOSSES[kind].probabilities(Scored(chain, scores, lengths))
+        found = spans(kind, Scored(chain, scores, lengths))
         for place in spans_of_tags(best[0].numpy()):
             assert found.of(0, place) == pytest.approx(likely.of_run(0, *place[:2]), abs=1e-5)
         for b, place, p in above(found, 0.05):
@@ -95,7 +100,7 @@ def test_no_span_leaves_its_doc(kind: str) -> None:
     for b, n in enumerate(lengths.tolist()):
         scores[b, :n] = drawn(n, b, 3.0)[0]
     chain = bound_chain(drawn(1, 7)[1], TAGS)
-    found = above(SpanProbabilities(kind, chain, scores, lengths), 1e-12)
+    found = above(spans(kind, Scored(chain, scores, lengths)), 1e-12)
     assert any(b == 2 for b, _, _ in found)
     assert all(0 <= start < end <= lengths[b] for b, (start, end, _), _ in found)
 
@@ -103,9 +108,9 @@ def test_no_span_leaves_its_doc(kind: str) -> None:
 def test_large_scores_and_long_texts_stay_finite() -> None:
     emissions, transitions = drawn(300, 0, 20.0)
     chain, lengths = bound_chain(transitions, TAGS), torch.tensor([300])
-    found = SpanProbabilities("crf", chain, emissions[None], lengths)
+    found = spans("crf", Scored(chain, emissions[None], lengths))
     best = chain.best_tags(emissions[None], lengths)
-    likely = probabilities("crf", chain, emissions[None], lengths)
+    likely = LOSSES["crf"].probabilities(Scored(chain, emissions[None], lengths))
     places = spans_of_tags(best[0].numpy())
     assert len(places) > 10
     own = [found.of(0, place) for place in places]
@@ -119,7 +124,7 @@ def test_spans_from_one_token_are_in_the_order_of_their_ends_and_labels(kind: st
     emissions, transitions = torch.zeros(3, 4, len(TAGS)), torch.zeros(len(TAGS) + 2, len(TAGS))
     emissions[1] = drawn(4, 3)[0]
     chain, lengths = bound_chain(transitions, TAGS), torch.tensor([4, 4, 2])
-    docs, starts, ends, labels, _ = SpanProbabilities(kind, chain, emissions, lengths).above(1e-6)
+    docs, starts, ends, labels, _ = spans(kind, Scored(chain, emissions, lengths)).above(1e-6)
     rows: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for doc, start, end, label in zip(*(each.tolist() for each in (docs, starts, ends, labels))):
         rows.setdefault((doc, start), []).append((end, label))

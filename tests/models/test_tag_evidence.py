@@ -16,7 +16,7 @@ from spacy_latent.models import entity_counts
 from spacy_latent.models.crf_loss import crf_loss
 from spacy_latent.models.entity_counts import jointly_counted
 from spacy_latent.models.tag_evidence import Contradiction, EntityCount, Run, TagEvidence
-from spacy_latent.models.tag_losses import bound_chain, loss_and_gradient
+from spacy_latent.models.tag_losses import LOSSES, bound_chain
 from spacy_latent.structures.tag_sequence import scheme_tags
 from tests.models.test_crf_loss import TAGS, U_A, K, every_sequence, has_run, random_scores
 
@@ -239,7 +239,7 @@ def test_counts_that_nothing_agrees_with_are_told_from_tags_that_nothing_agrees_
 
     scores = TagScores(emissions.numpy(), transitions.numpy())  # type: ignore[arg-type]
     with pytest.raises(Contradiction) as error:
-        loss_and_gradient("crf", scores, TAGS, parts)
+        LOSSES["crf"].loss_and_gradient(scores, TAGS, parts)
     assert sorted(error.value.docs) == [0, 2, 4, 5]
 
 

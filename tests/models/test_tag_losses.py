@@ -7,18 +7,11 @@ from torch import Tensor
 
 from spacy_latent.models.crf_tagger import TagScores
 from spacy_latent.models.tag_evidence import TagEvidence
-from spacy_latent.models.tag_losses import (
-    VALUES,
-    bound_chain,
-    loss_and_gradient,
-    probabilities,
-    ranked,
-    rehearsal_gradient,
-    tag_loss,
-)
+from spacy_latent.models.tag_losses import LOSSES, bound_chain, rehearsal_gradient
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.smoothed import smoothed_expectation
 from tests.enumeration import tag_sequences
+from tests.models.scored_tags import Scored
 
 TAGS = ["O", "B-A", "I-A", "L-A", "U-A"]
 K = len(TAGS)
@@ -66,11 +59,11 @@ def test_partial_annotation_is_summed_over_or_maximised() -> None:
     scores = totals(every, emissions, transitions)
     chain, lengths = bound_chain(transitions, TAGS), torch.tensor([n])
     for kind, value in (("crf", lambda x: x.logsumexp(0)), ("perceptron", lambda x: x.amax(0))):
-        found = tag_loss(kind, chain, emissions[None], lengths, allowed)
+        found = LOSSES[kind].losses(chain, emissions[None], lengths, allowed)
         torch.testing.assert_close(found[0], value(scores) - value(scores[agrees]))
 
 
-@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize("kind", LOSSES)
 def test_losses_are_never_negative_and_vanish_at_a_margin(kind: str) -> None:
     n, lengths = 5, torch.tensor([5])
     gold = [0, 1, 3, 0, 4]
@@ -79,14 +72,14 @@ def test_losses_are_never_negative_and_vanish_at_a_margin(kind: str) -> None:
     for seed in range(5):
         emissions, transitions = random_scores(n, seed)
         chain = bound_chain(transitions, TAGS)
-        assert tag_loss(kind, chain, emissions[None], lengths, allowed) > 0
+        assert LOSSES[kind].losses(chain, emissions[None], lengths, allowed) > 0
         sure = emissions + 100.0 * allowed[0]
-        assert tag_loss(kind, chain, sure[None], lengths, allowed).abs() < 1e-9
+        assert LOSSES[kind].losses(chain, sure[None], lengths, allowed).abs() < 1e-9
         everything = torch.ones_like(allowed)
-        assert tag_loss(kind, chain, emissions[None], lengths, everything).abs() < 1e-9
+        assert LOSSES[kind].losses(chain, emissions[None], lengths, everything).abs() < 1e-9
 
 
-@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize("whole", [True, False])
 def test_gradients(kind: str, whole: bool) -> None:
     n, lengths = 3, torch.tensor([3])
@@ -98,7 +91,7 @@ def test_gradients(kind: str, whole: bool) -> None:
 
     def loss(emissions: Tensor, transitions: Tensor) -> Tensor:
         chain = bound_chain(transitions, TAGS)
-        return tag_loss(kind, chain, emissions[None], lengths, allowed)
+        return LOSSES[kind].losses(chain, emissions[None], lengths, allowed)
 
     assert torch.autograd.gradcheck(loss, (emissions, transitions), eps=1e-7, atol=1e-5)
 
@@ -118,13 +111,13 @@ def test_the_loss_of_a_batch_is_that_of_its_docs_whatever_their_order() -> None:
         mask = np.zeros((size, K), dtype=bool)
         mask[:, 0] = True
         allowed.append(TagEvidence.of_mask(mask))
-    together, gradient, left_out = loss_and_gradient("crf", found, TAGS, allowed)
+    together, gradient, left_out = LOSSES["crf"].loss_and_gradient(found, TAGS, allowed)
     assert not left_out and together[1] == 0.0
     total = np.zeros_like(gradient.transitions)
     for d in (3, 0, 2):
         rows = slice(offsets[d], offsets[d + 1])
         alone = TagScores(found.emissions[rows], found.transitions)
-        losses, own, _ = loss_and_gradient("crf", alone, TAGS, [allowed[d]])
+        losses, own, _ = LOSSES["crf"].loss_and_gradient(alone, TAGS, [allowed[d]])
         assert losses[0] == pytest.approx(together[d], rel=1e-5)
         np.testing.assert_allclose(own.emissions, gradient.emissions[rows], atol=1e-5)
         total += own.transitions
@@ -133,12 +126,12 @@ def test_the_loss_of_a_batch_is_that_of_its_docs_whatever_their_order() -> None:
 
 def test_annotation_that_no_sequence_agrees_with_does_not_count() -> None:
     evidence = [TagEvidence.of_mask(np.tile(np.arange(K) == tag, (2, 1))) for tag in (2, 4)]
-    losses, gradient, left_out = loss_and_gradient("crf", found_scores(4), TAGS, evidence)
+    losses, gradient, left_out = LOSSES["crf"].loss_and_gradient(found_scores(4), TAGS, evidence)
     assert left_out == [0] and losses[0] == 0.0 and losses[1] > 0
     assert not gradient.emissions[:2].any() and gradient.emissions[2:].any()
 
 
-@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize("kind", LOSSES)
 def test_probabilities_of_runs(kind: str) -> None:
     """The reference is the distribution over all sequences, or over the sequences of the
     mixture.
@@ -147,7 +140,7 @@ def test_probabilities_of_runs(kind: str) -> None:
     emissions, transitions = random_scores(n, 5)
     chain = bound_chain(transitions, TAGS)
     best = chain.best_tags(emissions[None], lengths)
-    found = probabilities(kind, chain, emissions[None], lengths)
+    found = LOSSES[kind].probabilities(Scored(chain, emissions[None], lengths))
     np.testing.assert_allclose(found.tags.sum(2), 1.0, atol=1e-6)
     every = valid_sequences(n)
     weights = totals(every, emissions, transitions).softmax(0)
@@ -183,7 +176,7 @@ def test_sequences_are_ranked_by_the_walk_that_quadratic_smoothing_learns(seed: 
         known.append((p, tuple(tags)))
     known = sorted((p, tags) for p, tags in known if p > 0)[::-1]
     assert sum(p for p, _ in known) == pytest.approx(1.0)
-    found = ranked("quadratic", chain, emissions[None], lengths, 50)[0]
+    found = LOSSES["quadratic"].ranked(Scored(chain, emissions[None], lengths), 50)[0]
     assert len(found) == len(known) < 50
     for (sequence, weight), (p, _) in zip(found, known):
         assert weight == pytest.approx(p, abs=1e-9)
@@ -191,7 +184,7 @@ def test_sequences_are_ranked_by_the_walk_that_quadratic_smoothing_learns(seed: 
             pytest.approx(p, abs=1e-9)
         )
     best = chain.best_tags(emissions[None], lengths)
-    likely = probabilities("quadratic", chain, emissions[None], lengths)
+    likely = LOSSES["quadratic"].probabilities(Scored(chain, emissions[None], lengths))
     listed = {tuple(sequence.tolist()): weight for sequence, weight in found}
     own = listed.get(tuple(best[0].tolist()), 0.0)
     assert own == pytest.approx(likely.of_run(0, 0, n), abs=1e-6)
@@ -202,7 +195,7 @@ def test_ranked_sequences_are_distinct_and_fall_in_weight(kind: str) -> None:
     emissions, transitions = random_scores(6, 1)
     chain = bound_chain(transitions, TAGS)
     scores = torch.stack([emissions, emissions.flip(0)])
-    for sequences in ranked(kind, chain, scores, torch.tensor([6, 3]), 4):
+    for sequences in LOSSES[kind].ranked(Scored(chain, scores, torch.tensor([6, 3])), 4):
         weights = [weight for _, weight in sequences]
         assert 1 <= len(sequences) <= 4 and weights == sorted(weights, reverse=True)
         assert 0 < sum(weights) <= 1 + 1e-6
@@ -230,6 +223,6 @@ def test_weights_of_long_docs_neither_pass_one_nor_vanish() -> None:
     emissions = torch.zeros(2, 10_000, K)
     emissions[0, :, 0] = 40 + 5 * torch.rand(10_000, generator=torch.Generator().manual_seed(0))
     chain = bound_chain(torch.zeros(K + 2, K), TAGS)
-    sure, unsure = ranked("crf", chain, emissions, torch.tensor([10_000, 1_000]), 2)
+    sure, unsure = LOSSES["crf"].ranked(Scored(chain, emissions, torch.tensor([10_000, 1_000])), 2)
     assert sure[0][1] == pytest.approx(1.0, abs=1e-6)
     assert len(unsure) == 2 and unsure[0][1] == 0.0

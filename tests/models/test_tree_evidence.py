@@ -20,7 +20,7 @@ from spacy_latent.layers.words_by_heads import WordsByHeads, build_words_by_head
 from spacy_latent.models.evidence_bound import build_evidence_bound_v1
 from spacy_latent.models.tree_evidence import (
     Shares,
-    TreeEvidence,
+    TreeWordObjective,
     autoencoded,
     bound,
     build_crf_autoencoder_v1,
@@ -60,10 +60,10 @@ def case(length: int, seed: int = 1) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Scores, log p(word | head), scores of a prior, and the length."""
     generator = torch.Generator().manual_seed(seed)
     shape = 1, length + 1, length + 1
-    scores, told, prior = (
+    scores, word_log_probs, prior = (
         torch.randn(shape, dtype=torch.float64, generator=generator) for _ in range(3)
     )
-    return scores, told, prior, torch.tensor([length])
+    return scores, word_log_probs, prior, torch.tensor([length])
 
 
 def total(z: Tensor, scores: Tensor) -> Tensor:
@@ -77,11 +77,11 @@ def log_sum(every: list[Tensor], scores: Tensor) -> Tensor:
 @each_structure
 @each_length
 def test_the_autoencoder_sums_over_all_trees(structure: DependencyTree, length: int) -> None:
-    scores, told, _, lengths = case(length)
+    scores, word_log_probs, _, lengths = case(length)
     every = trees(structure, length)
     q = [(total(z, scores) - log_sum(every, scores)).exp() for z in every]
-    wanted = torch.stack([p * total(z, told).exp() for p, z in zip(q, every)]).sum().log()
-    found = autoencoded(structure, scores, told, lengths)
+    wanted = torch.stack([p * total(z, word_log_probs).exp() for p, z in zip(q, every)]).sum().log()
+    found = autoencoded(structure, scores, word_log_probs, lengths)
     assert found.shape == (1,)
     assert found.item() == pytest.approx(wanted.item(), abs=1e-10)
 
@@ -92,24 +92,24 @@ def test_the_autoencoder_sums_over_all_trees(structure: DependencyTree, length: 
 def test_the_bound_is_the_mean_over_all_trees(
     structure: DependencyTree, length: int, kl_weight: float
 ) -> None:
-    scores, told, prior, lengths = case(length)
+    scores, word_log_probs, prior, lengths = case(length)
     every = trees(structure, length)
     wanted = torch.zeros((), dtype=torch.float64)
     for z in every:
         log_q = total(z, scores) - log_sum(every, scores)
         log_p = total(z, prior) - log_sum(every, prior)
-        wanted += log_q.exp() * (total(z, told) - kl_weight * (log_q - log_p))
-    found = bound(structure, scores, told, prior, lengths, kl_weight)
+        wanted += log_q.exp() * (total(z, word_log_probs) - kl_weight * (log_q - log_p))
+    found = bound(structure, scores, word_log_probs, prior, lengths, kl_weight)
     assert found.item() == pytest.approx(wanted.item(), abs=1e-10)
 
 
 @each_structure
 def test_the_bound_is_below_the_evidence_and_reaches_it(structure: DependencyTree) -> None:
-    scores, told, prior, lengths = case(4)
+    scores, word_log_probs, prior, lengths = case(4)
     every = trees(structure, 4)
-    evidence = (log_sum(every, prior + told) - log_sum(every, prior)).item()
-    assert bound(structure, scores, told, prior, lengths).item() < evidence - 1e-3
-    exact = bound(structure, prior + told, told, prior, lengths)
+    evidence = (log_sum(every, prior + word_log_probs) - log_sum(every, prior)).item()
+    assert bound(structure, scores, word_log_probs, prior, lengths).item() < evidence - 1e-3
+    exact = bound(structure, prior + word_log_probs, word_log_probs, prior, lengths)
     assert exact.item() == pytest.approx(evidence, abs=1e-10)
 
 
@@ -118,39 +118,41 @@ def test_the_bound_is_below_the_evidence_and_reaches_it(structure: DependencyTre
 def test_heads_that_are_known_leave_the_trees_that_agree(
     structure: DependencyTree, heads: tuple[int, ...]
 ) -> None:
-    scores, told, prior, lengths = case(3)
+    scores, word_log_probs, prior, lengths = case(3)
     agreeing = scores.clone()
     for m, head in enumerate(heads, 1):
         if head >= 0:
             agreeing[0, [h for h in range(4) if h != head], m] = -torch.inf
     every, own = trees(structure, 3), trees(structure, 3, heads)
     assert own
-    found = autoencoded(structure, agreeing, told, lengths)
-    wanted = log_sum(own, scores + told) - log_sum(own, scores)
+    found = autoencoded(structure, agreeing, word_log_probs, lengths)
+    wanted = log_sum(own, scores + word_log_probs) - log_sum(own, scores)
     assert found.item() == pytest.approx(wanted.item(), abs=1e-10)
     # The prior is of all trees: known heads are told by it as well.
     q = [(total(z, scores) - log_sum(own, scores)).exp() for z in own]
     wanted = sum(
-        p * (total(z, told) + total(z, prior) - log_sum(every, prior) - p.log())
+        p * (total(z, word_log_probs) + total(z, prior) - log_sum(every, prior) - p.log())
         for p, z in zip(q, own)
     )
-    found = bound(structure, agreeing, told, prior, lengths)
+    found = bound(structure, agreeing, word_log_probs, prior, lengths)
     assert found.item() == pytest.approx(wanted.item(), abs=1e-10)
 
 
 @each_structure
 def test_gradients_are_those_of_differences(structure: DependencyTree) -> None:
-    scores, told, prior, lengths = case(3)
+    scores, word_log_probs, prior, lengths = case(3)
     closed = torch.zeros_like(scores, dtype=torch.bool)
     closed[0, 1, 2] = True
-    inputs = [part.requires_grad_() for part in (scores, told, prior)]
+    inputs = [part.requires_grad_() for part in (scores, word_log_probs, prior)]
 
-    def of_autoencoder(scores: Tensor, told: Tensor) -> Tensor:
-        return autoencoded(structure, scores.masked_fill(closed, -torch.inf), told, lengths)
+    def of_autoencoder(scores: Tensor, word_log_probs: Tensor) -> Tensor:
+        return autoencoded(
+            structure, scores.masked_fill(closed, -torch.inf), word_log_probs, lengths
+        )
 
-    def of_bound(scores: Tensor, told: Tensor, prior: Tensor) -> Tensor:
+    def of_bound(scores: Tensor, word_log_probs: Tensor, prior: Tensor) -> Tensor:
         q, p = (part.masked_fill(closed, -torch.inf) for part in (scores, prior))
-        return bound(structure, q, told, p, lengths, 0.7)
+        return bound(structure, q, word_log_probs, p, lengths, 0.7)
 
     assert torch.autograd.gradcheck(of_autoencoder, inputs[:2])
     assert torch.autograd.gradcheck(of_bound, inputs)
@@ -161,10 +163,12 @@ def test_gradients_are_those_of_differences(structure: DependencyTree) -> None:
 
 def test_words_of_each_head_sum_to_one() -> None:
     """On either side of it, whatever the other words are."""
-    told = decoder()
+    words_by_heads = decoder()
     sums = torch.stack(
         [
-            told(torch.tensor([[0, 1, word, 2]]), torch.tensor([4]))[0, [0, 1, 2, 4], 3].exp()
+            words_by_heads(torch.tensor([[0, 1, word, 2]]), torch.tensor([4]))[
+                0, [0, 1, 2, 4], 3
+            ].exp()
             for word in range(WORDS)
         ]
     ).sum(0)
@@ -173,10 +177,10 @@ def test_words_of_each_head_sum_to_one() -> None:
 
 @each_structure
 def test_sentences_of_a_tree_sum_to_one(structure: DependencyTree) -> None:
-    told, length = decoder(), 3
+    words_by_heads, length = decoder(), 3
     sentences = torch.tensor(list(product(range(WORDS), repeat=length)))
     with torch.no_grad():
-        each = told(sentences, torch.full((len(sentences),), length))
+        each = words_by_heads(sentences, torch.full((len(sentences),), length))
     for z in trees(structure, length):
         assert float((each * z).sum((1, 2)).exp().sum()) == pytest.approx(1.0, abs=1e-12)
 
@@ -184,13 +188,13 @@ def test_sentences_of_a_tree_sum_to_one(structure: DependencyTree) -> None:
 def test_a_word_is_told_from_its_head_alone() -> None:
     """No vector on the way has seen the word that is told, nor any third word: with one that had,
     the decoder would be a copying machine."""
-    told, lengths = decoder(size=50), torch.tensor([5])
+    words_by_heads, lengths = decoder(size=50), torch.tensor([5])
     words = torch.tensor([[7, 8, 9, 10, 11]])
-    before = told(words, lengths)[0]
+    before = words_by_heads(words, lengths)[0]
     for m in range(1, 6):
         changed = words.clone()
         changed[0, m - 1] = 30
-        moved = (told(changed, lengths)[0] - before).abs() > 0
+        moved = (words_by_heads(changed, lengths)[0] - before).abs() > 0
         wanted = torch.zeros(6, 6, dtype=torch.bool)
         # The word is a modifier of any word, and the head of any word.
         wanted[:, m] = wanted[m, :] = True
@@ -199,15 +203,15 @@ def test_a_word_is_told_from_its_head_alone() -> None:
 
 
 def test_the_side_of_the_head_counts_and_its_distance_does_not() -> None:
-    told = decoder()(torch.tensor([[0, 1, 1, 0, 1]]), torch.tensor([5]))[0]
-    assert told[1, 2] == told[1, 3] == told[1, 5] == told[4, 5]
-    assert told[4, 2] == told[4, 3] != told[1, 2]
+    log_probs = decoder()(torch.tensor([[0, 1, 1, 0, 1]]), torch.tensor([5]))[0]
+    assert log_probs[1, 2] == log_probs[1, 3] == log_probs[1, 5] == log_probs[4, 5]
+    assert log_probs[4, 2] == log_probs[4, 3] != log_probs[1, 2]
 
 
 def test_padding_is_not_told_and_neither_are_other_sentences() -> None:
-    told = decoder(size=20)
-    alone = told(torch.tensor([[3, 4]]), torch.tensor([2]))
-    both = told(torch.tensor([[3, 4, -5], [3, 11, 12]]), torch.tensor([2, 3]))
+    words_by_heads = decoder(size=20)
+    alone = words_by_heads(torch.tensor([[3, 4]]), torch.tensor([2]))
+    both = words_by_heads(torch.tensor([[3, 4, -5], [3, 11, 12]]), torch.tensor([2, 3]))
     assert torch.equal(both[0, :3, :3], alone[0])
     assert not both[0, 3].any() and not both[0, :, 3].any()
     assert not both[:, :, 0].any() and not both.diagonal(dim1=1, dim2=2).any()
@@ -215,21 +219,21 @@ def test_padding_is_not_told_and_neither_are_other_sentences() -> None:
 
 
 def test_words_in_parts_are_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    told, results = decoder(size=9), []
+    words_by_heads, results = decoder(size=9), []
     words, lengths = torch.tensor([[3, -8, 2**60, 11], [1, 2, 0, 0]]), torch.tensor([4, 2])
     for most in (1 << 24, 20):
         monkeypatch.setattr(hashed_words, "MAX_SCORES", most)
-        made = told(words, lengths)
-        weights: list[Tensor] = list(told.parameters())
+        made = words_by_heads(words, lengths)
+        weights: list[Tensor] = list(words_by_heads.parameters())
         results.append([made.detach(), *torch.autograd.grad(made.sum(), weights)])
     for whole, parts in zip(*results):
         assert torch.allclose(whole, parts)
 
 
 def test_at_first_words_are_as_frequent_as_in_training_texts() -> None:
-    told = WordsByHeads(3, size=4)
-    told.begin(iter([torch.tensor([0, 4, -4, 1]), torch.tensor([2], dtype=torch.int64)]))
-    assert torch.allclose(told.output.bias.softmax(0), torch.tensor([4, 2, 2, 1]) / 9)
+    words_by_heads = WordsByHeads(3, size=4)
+    words_by_heads.begin(iter([torch.tensor([0, 4, -4, 1]), torch.tensor([2], dtype=torch.int64)]))
+    assert torch.allclose(words_by_heads.output.bias.softmax(0), torch.tensor([4, 2, 2, 1]) / 9)
 
 
 # ---------------------------------------------------------------- the prior and the settings
@@ -251,19 +255,19 @@ def test_the_prior_knows_distance_and_side() -> None:
 def test_a_prior_is_not_read_where_no_arc_can_be() -> None:
     settings = build_evidence_bound_v1(build_words_by_heads_v1(9), build_learned_arc_prior_v1())
     torch.manual_seed(0)
-    evidence = TreeEvidence(settings, STRUCTURES[0], 4).double()
+    evidence = TreeWordObjective(settings, STRUCTURES[0], 4).double()
     assert evidence.prior is not None
     nn.init.normal_(evidence.prior.scores)
     scores, _, _, lengths = case(3)
     scores[0, 1, 2] = -torch.inf
     words = torch.tensor([[1, 5, 3]])
     every = [z for z in trees(STRUCTURES[0], 3) if not z[1, 2]]
-    told, prior = evidence.decoder(words, lengths), evidence.prior(scores, lengths)
+    word_log_probs, prior = evidence.decoder(words, lengths), evidence.prior(scores, lengths)
     wanted = torch.zeros((), dtype=torch.float64)
     for z in every:
         log_q = total(z, scores) - log_sum(every, scores)
         log_p = total(z, prior) - log_sum(every, prior)
-        wanted += log_q.exp() * (total(z, told) + log_p - log_q)
+        wanted += log_q.exp() * (total(z, word_log_probs) + log_p - log_q)
     found = evidence(scores, scores, lengths, words)
     assert found.item() == pytest.approx(wanted.item(), abs=1e-10)
 

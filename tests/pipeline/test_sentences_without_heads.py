@@ -15,7 +15,7 @@ from thinc.api import SGD, fix_random_seed
 
 from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning
 from spacy_latent.models.evidence_of_docs import evidence_bounds
-from spacy_latent.models.labelled_parser import evidence_of, module_of
+from spacy_latent.models.labelled_parser import module_of, word_objective_of
 from tests.pipeline.small_pipelines import LISTENER, initialized, learn
 from tests.pipeline.test_latent_parser import MODEL, PROJECTIVE, SPANNING, joined, parsed, pipeline
 
@@ -169,7 +169,7 @@ def test_it_is_saved_and_predicts_in_several_ways(kind: str, tmp_path) -> None:
     assert all(np.array_equal(value, found[name]) for name, value in kept.items())
     text = "The old dog saw him"
     parse = [token.head.i for token in nlp(text)]
-    for parameter in evidence_of(model_of(loaded)).parameters():
+    for parameter in word_objective_of(model_of(loaded)).parameters():
         parameter.data.zero_()
     for again in (loaded, pickle.loads(pickle.dumps(nlp))):
         docs = [again(text), *again.pipe([text, "dog", text])]
@@ -273,7 +273,7 @@ def test_over_a_shared_embedder() -> None:
 @pytest.mark.parametrize(
     ("evidence", "error", "message"),
     [
-        (SPANNING, LatentError, "evidence.*Evidence"),
+        (SPANNING, LatentError, "evidence.*WordObjective"),
         (
             {**BOUND, "decoder": {"@misc": "spacy-latent.BagOfWords.v1"}},
             LatentError,

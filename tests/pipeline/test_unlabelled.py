@@ -14,7 +14,7 @@ from thinc.api import SGD
 
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.models.evidence_of_docs import evidence_bounds
-from spacy_latent.models.latent_text_classifier import evidence_of, latent_layer
+from spacy_latent.models.latent_text_classifier import latent_layer, word_objective_of
 from tests.pipeline.rationale_pipelines import rationale_examples, rationale_pipeline
 
 ONE = {"@misc": "spacy-latent.OneOfN.v1"}
@@ -161,7 +161,7 @@ def test_predictions_read_no_decoder_and_what_is_saved_has_one(tmp_path) -> None
     text = "so it is a good film"
     cats = nlp(text).cats
     assert loaded(text).cats == cats
-    for parameter in evidence_of(loaded.get_pipe("latent_textcat").model).parameters():
+    for parameter in word_objective_of(loaded.get_pipe("latent_textcat").model).parameters():
         parameter.data.zero_()
     assert loaded(text).cats == cats
     assert pickle.loads(pickle.dumps(nlp))(text).cats == cats

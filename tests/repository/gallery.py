@@ -106,7 +106,7 @@ def load(shown: Shown) -> Language:
 
 def at_most_two_modifiers(shown: Shown) -> Doc:
     """Return the text with the trees that a parser cannot learn, over the scores of its arcs."""
-    from spacy_latent.models.labelled_parser import run
+    from spacy_latent.models.labelled_parser import run_on_rows
 
     nlp = spacy.load(ROOT / shown.pipeline)
     (text,) = shown.texts
@@ -118,7 +118,7 @@ def at_most_two_modifiers(shown: Shown) -> Doc:
     def arcs(module: Any, rows: torch.Tensor) -> torch.Tensor:
         return module.read(rows[None], lengths)[0]
 
-    scores, _ = run(pipe.model, [doc], arcs, is_train=False)
+    scores, _ = run_on_rows(pipe.model, [doc], arcs, is_train=False)
     tree = BudgetTree(max_modifiers=2, single_root=True)
     scores = scores.detach().double() / calibration.temperature
     mean = tree.sparsemap(scores, lengths).mean[0].numpy()

@@ -233,7 +233,7 @@ def test_bad_input(operation: str) -> None:
     run = getattr(structure, operation)
     lengths = torch.tensor([[2, 3], [3, 3], [1, 1]])
     scores = torch.zeros(3, 3, 3)
-    with pytest.raises(InvalidScores, match="room"):
+    with pytest.raises(InvalidScores, match="4"):
         run(scores, torch.tensor([[2, 3], [3, 4], [1, 1]]))
     with pytest.raises(InvalidScores, match=r"\(B, 2\)"):
         run(scores, torch.ones(3, 3, dtype=torch.int64))

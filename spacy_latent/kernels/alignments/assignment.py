@@ -71,7 +71,7 @@ def _smallest(values, count):
 
 @kernel
 def empty_matching(longest):
-    """Return a matching with room for ``longest`` rows and columns."""
+    """Return an empty matching of at most ``longest`` rows and columns."""
     whole, floats = np.empty((3, longest), dtype=np.int32), np.empty((4, longest))
     return Matching(whole[0], whole[1], floats[0], floats[1], floats[2], floats[3], whole[2])
 
@@ -264,12 +264,12 @@ def best_assignments(start, stop, scores, lengths, unaligned, best, status):
     longest = 1
     for b in range(start, stop):
         longest = max(longest, lengths[b, 0], lengths[b, 1])
-    room, matching = np.empty(longest * longest), empty_matching(longest)
+    workspace, matching = np.empty(longest * longest), empty_matching(longest)
     matched = matching.matched
     for b in range(start, stop):
         rows, columns = lengths[b, 0], lengths[b, 1]
         short, long = min(rows, columns), max(rows, columns)
-        costs = room[: short * long].reshape((short, long))
+        costs = workspace[: short * long].reshape((short, long))
         read = read_costs(scores[b], rows, columns, costs)
         if read != FEASIBLE:
             status[b] = read

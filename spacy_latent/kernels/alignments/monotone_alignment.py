@@ -215,7 +215,7 @@ def _backward(s, ds, rows, columns, moves, operation, sums, dsums, shares, flow,
 
 
 @kernel
-def room_of(start, stop, lengths):
+def longest_sizes(start, stop, lengths):
     """Return the largest number of rows and columns of the items."""
     rows, columns = 0, 0
     for b in range(start, stop):
@@ -243,7 +243,7 @@ def sum_over_alignments(
 
     Scores are ``(B, N, M)``, lengths ``(B, 2)``.
     """
-    most_rows, most_columns = room_of(start, stop, lengths)
+    most_rows, most_columns = longest_sizes(start, stop, lengths)
     s, ds = np.empty((most_rows, most_columns)), np.zeros((most_rows, most_columns))
     shape = (2, most_rows + 2, most_columns + 2)
     sums, dsums, flow, dflow = np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape)
@@ -276,7 +276,7 @@ def best_alignments(start, stop, scores, lengths, moves, window, best, status):
 
     Ties go to a match or diagonal step, then to a row.
     """
-    most_rows, most_columns = room_of(start, stop, lengths)
+    most_rows, most_columns = longest_sizes(start, stop, lengths)
     s = np.empty((most_rows, most_columns))
     top = np.empty((most_rows + 1, most_columns + 1))
     for b in range(start, stop):
@@ -354,7 +354,7 @@ def _pick(weights, count, state):
 @kernel
 def sample_alignments(start, stop, scores, lengths, moves, window, seeds, samples, status):
     """Draw exact samples ``(K, B, N, M)``, 0/1, from the last cell back."""
-    most_rows, most_columns = room_of(start, stop, lengths)
+    most_rows, most_columns = longest_sizes(start, stop, lengths)
     s, ds = np.empty((most_rows, most_columns)), np.zeros((most_rows, most_columns))
     shape = (2, most_rows + 2, most_columns + 2)
     sums, nothing, shares = np.empty(shape), np.empty((2, 0, 0)), np.empty((5, *shape[1:]))

@@ -98,8 +98,8 @@ def read_weights(scores, n, direction, max_arc_length, matrix, weights, begin, t
 def loses_nothing(matrix, weights, n, begin):
     """Return whether no weight has underflowed: all are at least SMALLEST_WEIGHT.
 
-    Arcs from the root may also be forbidden, since the first eliminated token with a root arc gives
-    one to all others.
+    Root arcs may be forbidden: as soon as a token with a root arc is eliminated, all remaining
+    tokens get one.
 
     Args:
         matrix, weights, begin: see :func:`read_weights`.

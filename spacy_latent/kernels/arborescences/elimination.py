@@ -24,6 +24,7 @@ from spacy_latent.kernels.arborescences.arc_weights import (
 )
 from spacy_latent.kernels.arborescences.escape_probabilities import SMALLEST_PIVOT
 from spacy_latent.kernels.core.compilation import kernel
+from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, UNSOLVED
 from spacy_latent.kernels.simd.vector import GROUP, LANES, fused_loop
 
@@ -89,11 +90,11 @@ def _shape(n):
 
 
 @kernel(fastmath=FAST)
-def _eliminate(own, n, first, smallest_chance, row):
+def _eliminate(own, n, first_node, smallest_chance, row):
     """Eliminate the tokens n .. 1: write weights, shares and pivots.
 
     Args:
-        first: the first node that counts in pivots: 1 with a single root, else 0.
+        first_node: the first node that counts in pivots: 1 with a single root, else 0.
         smallest_chance: see SMALLEST_CHANCE.
         row: workspace.
 
@@ -102,18 +103,18 @@ def _eliminate(own, n, first, smallest_chance, row):
     """
     w, shares, pivots = own.weights, own.shares, own.pivots
     total, chance = 0.0, 1.0
-    sum_columns(w, first, n + 1, n + 1, pivots)
+    sum_columns(w, first_node, n + 1, n + 1, pivots)
     for k in range(n, 0, -1):
         share = shares[k]
         pivot = 0.0
         for h in range(k):
             share[h] = w[h, k]
-        for h in range(first if k > 1 else 0, k):
+        for h in range(first_node if k > 1 else 0, k):
             pivot += share[h]
         if not pivot > SMALLEST_PIVOT:
             return np.nan
         # The root's arcs form the last pivot. They choose its child and close no cycle.
-        if k > first:
+        if k > first_node:
             chance *= pivot / pivots[k]
             if not chance >= smallest_chance:
                 return np.nan
@@ -146,7 +147,7 @@ def _read_row(source, k, row):
 
 
 @kernel(fastmath=FAST)
-def _adjoint(own, n, first, row, passed):
+def _adjoint(own, n, first_node, row, passed):
     """Write gradient and reach after :func:`_eliminate`.
 
     Args:
@@ -156,7 +157,7 @@ def _adjoint(own, n, first, row, passed):
     g[:] = 0.0
     for k in range(1, n + 1):
         inverse = 1.0 / own.pivots[k]
-        begin = first if k > 1 else 0
+        begin = first_node if k > 1 else 0
         _read_row(w[k], k, row)
         passed[:] = 0.0
         share, reached = shares[k], own.reach[k]
@@ -180,27 +181,27 @@ def _adjoint(own, n, first, row, passed):
 
 
 @kernel(fastmath=FAST)
-def _tangent(own, change, n, first, row, drow):
+def _tangent(own, tangents, n, first_node, row, drow):
     """Write the tangents of the results of _eliminate.
 
     Args:
-        change: its weights are the tangents of the weights.
+        tangents: its weights are the tangents of the weights.
         row, drow: workspaces.
     """
-    w, shares, dw, dshares = own.weights, own.shares, change.weights, change.shares
+    w, shares, dw, dshares = own.weights, own.shares, tangents.weights, tangents.shares
     for k in range(n, 0, -1):
         share, dshare = shares[k], dshares[k]
         dpivot = 0.0
         for h in range(k):
             dshare[h] = dw[h, k]
-        for h in range(first if k > 1 else 0, k):
+        for h in range(first_node if k > 1 else 0, k):
             dpivot += dshare[h]
         inverse = 1.0 / own.pivots[k]
         for h in range(k):
             dshare[h] = (dshare[h] - share[h] * dpivot) * inverse
         for h in range(k, dshare.shape[0]):
             dshare[h] = 0.0
-        change.pivots[k] = dpivot
+        tangents.pivots[k] = dpivot
         _read_row(w[k], k, row)
         _read_row(dw[k], k, drow)
         for h in range(0, k, HEADS):
@@ -216,19 +217,19 @@ def _tangent(own, change, n, first, row, drow):
 
 
 @kernel(fastmath=FAST)
-def _tangent_of_adjoint(own, change, n, first, rows):
+def _tangent_of_adjoint(own, tangents, n, first_node, rows):
     """Write the tangent of the gradient after :func:`_tangent`.
 
     Args:
         rows: four rows of workspace.
     """
     w, shares, g = own.weights, own.shares, own.gradient
-    dw, dshares, dg = change.weights, change.shares, change.gradient
+    dw, dshares, dg = tangents.weights, tangents.shares, tangents.gradient
     row, drow, dpassed, dreach = rows[0], rows[1], rows[2], rows[3]
     dg[:] = 0.0
     for k in range(1, n + 1):
-        dpivot, inverse = change.pivots[k], 1.0 / own.pivots[k]
-        begin = first if k > 1 else 0
+        dpivot, inverse = tangents.pivots[k], 1.0 / own.pivots[k]
+        begin = first_node if k > 1 else 0
         share, dshare, reached = shares[k], dshares[k], own.reach[k]
         _read_row(w[k], k, row)
         _read_row(dw[k], k, drow)
@@ -287,7 +288,7 @@ def _write_marginals(weights, g, n, out):
 
 
 @kernel
-def _change_of_weights(weights, along, n, result):
+def _tangents_of_weights(weights, along, n, result):
     """Write the tangent of the weights, 0 for an arc of weight 0."""
     result[:] = 0.0
     for h in range(n + 1):
@@ -317,8 +318,8 @@ def sum_over_trees(
     direction,
     max_arc_length,
     single_root,
-    change,
-    what,
+    along,
+    operation,
     log_partition,
     result,
     kept,
@@ -331,18 +332,18 @@ def sum_over_trees(
     longest = 0
     for b in items[start:stop]:
         longest = max(longest, lengths[b])
-    area, first = _shape(longest)[0] * _shape(longest)[1], 1 if single_root else 0
+    area, first_node = _shape(longest)[0] * _shape(longest)[1], 1 if single_root else 0
     integers = np.empty(integer_workspace_size(longest), dtype=np.int32)
     floats = np.empty(float_workspace_size(longest))
     heads = np.empty(longest + 1, dtype=np.int32)
     rows, pivots = np.zeros((4, _shape(longest)[1])), np.empty((2, longest + 1))
     matrices, squares = np.empty(2 * area), np.empty(4 * area)
-    d_squares = np.empty(4 * area if what == 2 else 0)
-    along_room = np.empty((longest + 1) ** 2 if what == 2 else 0)
+    d_squares = np.empty(4 * area if operation == HESSIAN_PRODUCT else 0)
+    along_workspace = np.empty((longest + 1) ** 2 if operation == HESSIAN_PRODUCT else 0)
     for b in items[start:stop]:
         n, size, shape = lengths[b], lengths[b] + 1, _shape(lengths[b])
         log_partition[b], status[b] = 0.0, FEASIBLE
-        if what > 0:
+        if operation != LOG_PARTITION:
             result[b] = 0.0
         if n == 0:
             continue
@@ -366,27 +367,32 @@ def sum_over_trees(
         value = np.nan
         for smallest_chance in (SMALLEST_CHANCE, 0.0):
             copy(weights, own.weights, *shape)
-            value = _eliminate(own, n, first, smallest_chance, rows[0])
-            # For the log-partition alone, improbable trees are no obstacle if no weight is lost.
-            if what > 0 or not math.isnan(value) or not loses_nothing(matrix, weights, n, 0):
+            value = _eliminate(own, n, first_node, smallest_chance, rows[0])
+            # If only log Z is wanted and no weight has underflowed, repeat without the bound on the
+            # chance.
+            if (
+                operation != LOG_PARTITION
+                or not math.isnan(value)
+                or not loses_nothing(matrix, weights, n, 0)
+            ):
                 break
         if math.isnan(value):
             status[b] = UNSOLVED
             continue
         log_partition[b] = value + offset
-        if what > 0:
-            _adjoint(own, n, first, rows[0], rows[1])
-        if what == 1:
+        if operation != LOG_PARTITION:
+            _adjoint(own, n, first_node, rows[0], rows[1])
+        if operation == MARGINALS:
             _write_marginals(weights, own.gradient, n, result[b])
-        elif what == 2:
-            along = along_room[: size * size].reshape((size, size))
-            copy(change[b], along, size, size)
+        elif operation == HESSIAN_PRODUCT:
+            swapped = along_workspace[: size * size].reshape((size, size))
+            copy(along[b], swapped, size, size)
             if child != 1:
-                _swap(along, 1, child, n)
+                _swap(swapped, 1, child, n)
             tangents = _workspace(d_squares, pivots[1], n)
-            _change_of_weights(weights, along, n, tangents.weights)
-            _tangent(own, tangents, n, first, rows[0], rows[1])
-            _tangent_of_adjoint(own, tangents, n, first, rows)
-            _write_products(weights, own.gradient, tangents.gradient, along, n, result[b])
-        if child != 1 and what > 0:
+            _tangents_of_weights(weights, swapped, n, tangents.weights)
+            _tangent(own, tangents, n, first_node, rows[0], rows[1])
+            _tangent_of_adjoint(own, tangents, n, first_node, rows)
+            _write_products(weights, own.gradient, tangents.gradient, swapped, n, result[b])
+        if child != 1 and operation != LOG_PARTITION:
             _swap(result[b], 1, child, n)

@@ -16,6 +16,7 @@ from spacy_latent.kernels.arborescences.arborescence import (
 )
 from spacy_latent.kernels.arborescences.elimination import root_child
 from spacy_latent.kernels.core.compilation import kernel
+from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE
 from spacy_latent.kernels.simd.arc_scores import read_arc_scores
 
@@ -31,7 +32,7 @@ def _log_add(a, da, b, db):
 
 
 @kernel
-def _eliminate(w, dw, n, first):
+def _eliminate(w, dw, n, first_node):
     """Eliminate the tokens n .. 1 from the log-weights, in place.
 
     Returns:
@@ -40,7 +41,7 @@ def _eliminate(w, dw, n, first):
     total = 0.0
     for k in range(n, 0, -1):
         pivot, dpivot = -np.inf, 0.0
-        for h in range(first if k > 1 else 0, k):
+        for h in range(first_node if k > 1 else 0, k):
             pivot, dpivot = _log_add(pivot, dpivot, w[k, h], dw[k, h])
         if pivot == -np.inf:
             return -np.inf
@@ -58,47 +59,47 @@ def _eliminate(w, dw, n, first):
 
 
 @kernel
-def _adjoint(w, dw, n, first, g, dg):
+def _adjoint(w, dw, n, first_node, g, dg):
     """Write the logarithms ``g`` of ∂ log Z / ∂ weight, and their tangents ``dg``."""
     for k in range(1, n + 1):
         for m in range(1, k):
-            value, change = -np.inf, 0.0
+            value, tangent = -np.inf, 0.0
             for h in range(k):
                 if h != m:
                     b, db = w[k, h] + g[m, h], dw[k, h] + dg[m, h]
-                    value, change = _log_add(value, change, b, db)
-            g[m, k], dg[m, k] = value, change
+                    value, tangent = _log_add(value, tangent, b, db)
+            g[m, k], dg[m, k] = value, tangent
         mean, dmean = 0.0, 0.0
         for h in range(k):
-            value, change = -np.inf, 0.0
+            value, tangent = -np.inf, 0.0
             for m in range(1, k):
                 if h != m:
                     b, db = w[m, k] + g[m, h], dw[m, k] + dg[m, h]
-                    value, change = _log_add(value, change, b, db)
-            g[k, h], dg[k, h] = value, change
+                    value, tangent = _log_add(value, tangent, b, db)
+            g[k, h], dg[k, h] = value, tangent
             if value > -np.inf and w[k, h] > -np.inf:
                 share = math.exp(w[k, h] + value)
                 mean += share
-                dmean += share * (dw[k, h] + change)
+                dmean += share * (dw[k, h] + tangent)
         for h in range(k):
-            value, change = g[k, h], dg[k, h]
-            if h >= (first if k > 1 else 0):
+            value, tangent = g[k, h], dg[k, h]
+            if h >= (first_node if k > 1 else 0):
                 if value > 30.0:
                     # e^value may overflow, and 1 − mean only affects the last digits of its
                     # logarithm.
                     small = (1.0 - mean) * math.exp(-value)
                     value += math.log1p(small)
-                    change -= math.exp(-g[k, h]) * (dmean + (1.0 - mean) * dg[k, h])
+                    tangent -= math.exp(-g[k, h]) * (dmean + (1.0 - mean) * dg[k, h])
                 else:
                     reach = math.exp(value)
                     own = 1.0 - mean + reach
                     if own > 1e-300:
-                        change = (reach * change - dmean) / own
+                        tangent = (reach * tangent - dmean) / own
                         value = math.log(own)
                     else:
-                        value, change = -np.inf, 0.0
+                        value, tangent = -np.inf, 0.0
             g[k, h] = value - w[k, k]
-            dg[k, h] = change - dw[k, k]
+            dg[k, h] = tangent - dw[k, k]
         g[k, k], dg[k, k] = -np.inf, 0.0
 
 
@@ -112,19 +113,19 @@ def sum_by_logarithms(
     direction,
     max_arc_length,
     single_root,
-    change,
-    what,
+    along,
+    operation,
     log_partition,
     result,
     kept,
     status,
 ):
     """Compute the sums like ``sum_over_trees``, on logarithms, for items it leaves UNSOLVED."""
-    first = 1 if single_root else 0
+    first_node = 1 if single_root else 0
     for b in items[start:stop]:
         n = lengths[b]
         size = n + 1
-        if what > 0:
+        if operation != LOG_PARTITION:
             result[b] = 0.0
         matrix = np.empty((size, size))
         status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, matrix)
@@ -153,17 +154,17 @@ def sum_by_logarithms(
             offset += best
             for h in range(size):
                 w[m, h] = matrix[order[h], order[m]] - best
-                if what == 2 and w[m, h] > -np.inf:
-                    dw[m, h] = change[b, order[h], order[m]]
+                if operation == HESSIAN_PRODUCT and w[m, h] > -np.inf:
+                    dw[m, h] = along[b, order[h], order[m]]
             w[m, m] = -np.inf
         arcs = w.copy()
-        log_partition[b] = _eliminate(w, dw, n, first) + offset
-        if what > 0:
-            _adjoint(w, dw, n, first, g, dg)
+        log_partition[b] = _eliminate(w, dw, n, first_node) + offset
+        if operation != LOG_PARTITION:
+            _adjoint(w, dw, n, first_node, g, dg)
             for m in range(1, size):
                 for h in range(size):
                     if h != m and arcs[m, h] > -np.inf and g[m, h] > -np.inf:
                         value = math.exp(arcs[m, h] + g[m, h])
-                        if what == 2:
-                            value *= change[b, order[h], order[m]] + dg[m, h]
+                        if operation == HESSIAN_PRODUCT:
+                            value *= along[b, order[h], order[m]] + dg[m, h]
                         result[b, order[h], order[m]] = value

@@ -14,8 +14,8 @@ shares the work: it eliminates the first half of a set and continues with the se
 reverse. This takes 4/3·n³ products in all, little more than the inverse. All summands are positive,
 so each result is accurate to its last digits, however small.
 
-Sets consist of whole blocks of LANES tokens. The last block is solved in a vector, whose lanes each
-keep a different token.
+Sets consist of whole blocks of LANES tokens. A set of one block is solved for all its tokens at
+once: lane k runs the elimination that keeps token k.
 """
 
 from __future__ import annotations
@@ -241,8 +241,8 @@ def log_of_product(values):
 
 
 @kernel
-def room_shape(n):
-    """Return the shape of the matrix ``room`` of :func:`escape_probabilities` for n tokens."""
+def matrix_shape(n):
+    """Return the shape of the workspace ``matrix`` of :func:`escape_probabilities` for n tokens."""
     blocks = max(1, (n + LANES - 1) // LANES)
     rows, own = 0, blocks
     while own > 1:
@@ -252,14 +252,14 @@ def room_shape(n):
 
 
 @kernel
-def escape_probabilities(n, single_root, room, stack, scratch, escapes, exits):
+def escape_probabilities(n, single_root, matrix, stack, scratch, escapes, exits):
     """Write the escape probabilities and exits of all tokens (see the module).
 
     With a single root, they are limits as the weights of the root's arcs go to 0, and exits are
     relative to these weights.
 
     Args:
-        room: ``room_shape(n)``, overwritten. Its first rows are the weights of the tokens,
+        matrix: ``matrix_shape(n)``, overwritten. Its first rows are the weights of the tokens,
             [modifier, head]. The weights of the root follow the last block of tokens, then only
             zeros. The diagonal may be anything. Padding tokens, from n up to whole blocks, must
             have a head and be the head of no token.
@@ -280,7 +280,7 @@ def escape_probabilities(n, single_root, room, stack, scratch, escapes, exits):
     while level >= 0:
         lo, hi, phase, x = stack[level, 0], stack[level, 1], stack[level, 2], stack[level, 3]
         if hi - lo == 1:
-            _solve_block(room, x, weight, escapes, LANES * lo, exits, smallest, pivots)
+            _solve_block(matrix, x, weight, escapes, LANES * lo, exits, smallest, pivots)
             for m in range(min(LANES, n - LANES * lo)):
                 if not smallest[m] > SMALLEST_PIVOT:
                     return np.nan
@@ -298,7 +298,7 @@ def escape_probabilities(n, single_root, room, stack, scratch, escapes, exits):
                 gone, stop, left, size = (middle, hi, lo, middle - lo)
             rows, columns = LANES * (stop - gone), LANES * size
             product(
-                *(COLUMN, room, (y, rows), escapes, (LANES * left, LANES * left)),
+                *(COLUMN, matrix, (y, rows), escapes, (LANES * left, LANES * left)),
                 *(escapes, (LANES * gone, LANES * left), rows, columns, columns),
             )
             if phase == 2:
@@ -309,20 +309,20 @@ def escape_probabilities(n, single_root, room, stack, scratch, escapes, exits):
         if phase == 1:
             gone, size, left, others = left, others, 0, size
         # The columns of the eliminated tokens, of the remaining tokens, of the root.
-        copy_block(room, x + gone, gone, y, 0, size, size)
-        copy_block(room, x + gone, left, y, size, size, others)
-        copy_block(room, x + gone, width - LANES, y, width - LANES, size, LANES)
+        copy_block(matrix, x + gone, gone, y, 0, size, size)
+        copy_block(matrix, x + gone, left, y, size, size, others)
+        copy_block(matrix, x + gone, width - LANES, y, width - LANES, size, LANES)
         found = _eliminate_blocks(
-            room, y, size // LANES, width, counted, single_root, inverse, pivots
+            matrix, y, size // LANES, width, counted, single_root, inverse, pivots
         )
         if math.isnan(found):
             return np.nan
         total += found
         after = y + LANES * ((hi - lo + 1) // 2)
-        copy_block(room, x + left, left, after, 0, others, others)
-        copy_block(room, x + left, width - LANES, after, others, others, LANES)
+        copy_block(matrix, x + left, left, after, 0, others, others)
+        copy_block(matrix, x + left, width - LANES, after, others, others, LANES)
         product(
-            *(GIVEN, room, (x + left, gone), room, (y, size), room, (after, np.int64(0))),
+            *(GIVEN, matrix, (x + left, gone), matrix, (y, size), matrix, (after, np.int64(0))),
             *(others, size, others + LANES),
         )
         stack[level, 2] = phase + 1

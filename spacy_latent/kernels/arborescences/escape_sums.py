@@ -32,9 +32,10 @@ from spacy_latent.kernels.arborescences.escape_marginals import (
 from spacy_latent.kernels.arborescences.escape_probabilities import (
     escape_probabilities,
     log_of_product,
-    room_shape,
+    matrix_shape,
 )
 from spacy_latent.kernels.core.compilation import kernel
+from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT
 from spacy_latent.kernels.core.status import FEASIBLE, UNSOLVED
 from spacy_latent.kernels.simd.vector import LANES, aligned_empty
 
@@ -69,13 +70,13 @@ class Workspace(NamedTuple):
 
     Attributes:
         matrices: scores and weights.
-        room, stack, scratch: see :func:`escape_probabilities`.
+        matrix, stack, scratch: see :func:`escape_probabilities`.
         squares: for Hessian products.
         rows: six rows.
     """
 
     matrices: np.ndarray
-    room: np.ndarray
+    matrix: np.ndarray
     stack: np.ndarray
     scratch: np.ndarray
     squares: np.ndarray
@@ -96,15 +97,15 @@ _kept_size = kernel(kept_size)
 
 
 @kernel
-def _workspace(longest, what):
+def _workspace(longest, operation):
     blocks = (longest + LANES - 1) // LANES * LANES
-    rows_of_room, width = room_shape(longest)
+    rows, width = matrix_shape(longest)
     return Workspace(
         aligned_empty((longest + 1) * (blocks + LANES) + (blocks + 1) * blocks),
-        aligned_empty(rows_of_room * width),
+        aligned_empty(rows * width),
         np.empty((64, 4), np.int64),
         aligned_empty((LANES + 2) * LANES).reshape((LANES + 2, LANES)),
-        aligned_empty(3 * (blocks + LANES) * blocks if what == 2 else 0),
+        aligned_empty(3 * (blocks + LANES) * blocks if operation == HESSIAN_PRODUCT else 0),
         np.zeros((6, blocks + LANES)),
     )
 
@@ -117,9 +118,9 @@ def _find_escapes(walk, n, single_root, workspace):
         log Z, or NaN.
     """
     weights, inverse, size = walk.weights, walk.inverse, len(walk.inverse)
-    shape = room_shape(n)
-    room = workspace.room[: shape[0] * shape[1]].reshape(shape)
-    own = room[:size]
+    shape = matrix_shape(n)
+    matrix = workspace.matrix[: shape[0] * shape[1]].reshape(shape)
+    own = matrix[:size]
     turn_to(weights, 1, size, own)
     for m in range(size):
         for h in range(size, size + LANES):
@@ -129,7 +130,7 @@ def _find_escapes(walk, n, single_root, workspace):
     for m in range(n, size):
         own[m, 0] = 1.0
     stack, scratch = workspace.stack, workspace.scratch
-    value = escape_probabilities(n, single_root, room, stack, scratch, walk.escapes, inverse)
+    value = escape_probabilities(n, single_root, matrix, stack, scratch, walk.escapes, inverse)
     if not math.isnan(value):
         for m in range(size):
             inverse[m] = 1.0 / inverse[m] if m < n else 0.0
@@ -192,7 +193,7 @@ def _returns(walk, n, single_root, others, largest):
 
 
 @kernel
-def _change_of_escapes(walk, n, single_root, along, workspace, out):
+def _hessian_product(walk, n, single_root, along, workspace, out):
     """Write the Hessian product from escape probabilities Q and the inverses b of exits.
 
     Let e = w·(along − along of the best head). The tangent of log Q[h, m] in the marginal is
@@ -210,18 +211,18 @@ def _change_of_escapes(walk, n, single_root, along, workspace, out):
     weights, best, escapes, inverse = walk
     size, reach = len(inverse), max(n, LANES)
     squares = workspace.squares[: 3 * (size + LANES) * size].reshape((3, size + LANES, size))
-    change, left, both = squares[0], squares[1], squares[2]
+    tangents, left, both = squares[0], squares[1], squares[2]
     common, total, diagonal = workspace.rows[0], workspace.rows[1], workspace.rows[2]
     for m in range(n):
         common[m] = along[int(best[m]), m + 1]
     for h in range(reach + 1):
         for m in range(n, size):
-            change[h, m] = 0.0
-    read_change(weights, inverse, along, common, reach, single_root, change, total)
+            tangents[h, m] = 0.0
+    read_change(weights, inverse, along, common, reach, single_root, tangents, total)
     for m in range(n):
-        change[m, m] = -total[m]
+        tangents[m, m] = -total[m]
     start = (np.int64(0), np.int64(0))
-    turned_product(COLUMN, change, start, escapes, start, left, start, size, reach, size)
+    turned_product(COLUMN, tangents, start, escapes, start, left, start, size, reach, size)
     product(NOTHING, escapes, start, left, start, both, start, size, n, size)
     for m in range(n):
         diagonal[m] = both[m, m]
@@ -243,14 +244,14 @@ def sum_by_escapes(
     direction,
     max_arc_length,
     single_root,
-    change,
-    what,
+    along,
+    operation,
     log_partition,
     result,
     kept,
     status,
 ):
-    """Compute sums and marginals or Hessian products (what > 0), as ``Family.first``.
+    """Compute sums with marginals or Hessian products, as ``Family.before_total``.
 
     Items whose weights are too small get the status UNSOLVED, and so do Hessian products that would
     lose too many digits.
@@ -258,17 +259,17 @@ def sum_by_escapes(
     longest = 0
     for b in items[start:stop]:
         longest = max(longest, lengths[b])
-    workspace = _workspace(longest, what)
+    workspace = _workspace(longest, operation)
     rows = workspace.rows
     spare = aligned_empty(_kept_size(longest) if kept.shape[1] == 0 else 0)
     # For sentences shorter than a vector, padded to one.
     short = np.zeros((LANES + 1, LANES + 1), result.dtype)
-    short_along = np.zeros((LANES + 1, LANES + 1), change.dtype)
+    short_along = np.zeros((LANES + 1, LANES + 1), along.dtype)
     largest_returns = LARGEST_RETURNS[0 if result.itemsize == 4 else 1]
     for b in items[start:stop]:
         n = lengths[b]
         own = kept[b] if kept.shape[1] > 0 else spare
-        known = own[0] if n > 0 and what == 2 and kept.shape[1] > 0 else UNKNOWN
+        known = own[0] if n > 0 and operation == HESSIAN_PRODUCT and kept.shape[1] > 0 else UNKNOWN
         if known == REFUSED:
             continue
         log_partition[b], status[b] = 0.0, FEASIBLE
@@ -289,7 +290,7 @@ def sum_by_escapes(
         )
         if status[b] != FEASIBLE:
             continue
-        target, along = (result[b], change[b]) if n >= LANES else (short, short_along)
+        target, own_along = (result[b], along[b]) if n >= LANES else (short, short_along)
         if known == UNKNOWN:
             value = _find_escapes(walk, n, single_root, workspace)
             if math.isnan(value) or not (
@@ -304,12 +305,12 @@ def sum_by_escapes(
             )
             returns = _returns(walk, n, single_root, rows[0], rows[1])
             own[0] = ESCAPES if returns <= largest_returns else REFUSED
-        if what == 2 and own[0] == REFUSED:
+        if operation == HESSIAN_PRODUCT and own[0] == REFUSED:
             status[b] = UNSOLVED
             continue
-        if what == 2:
+        if operation == HESSIAN_PRODUCT:
             if n < LANES:
-                copy(change[b], along, n + 1, n + 1)
-            _change_of_escapes(walk, n, single_root, along, workspace, target)
+                copy(along[b], own_along, n + 1, n + 1)
+            _hessian_product(walk, n, single_root, own_along, workspace, target)
         if n < LANES:
             copy(target, result[b], n + 1, n + 1)

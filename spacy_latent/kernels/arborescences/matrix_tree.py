@@ -5,16 +5,18 @@ determinant loses all digits if two tokens prefer each other. The elimination of
 and Heyman (1985) avoids this. It removes a token k and gives each arc k → m to the heads of k, in
 shares f[h] = w[h, k] / d with the pivot d = Σ_h w[h, k]: w[h, m] += f[h]·w[k, m]. Self-loops are
 dropped. Then log Z = Σ_k log d. Every number stays positive and accurate to its last digits. With a
-single root, the root's arcs count only to first order. They are left out of d, except for the last
-token, whose d is its root arc.
+single root, Z is the part of the determinant that is linear in the root's arcs. Pivots therefore
+leave root arcs out. The last token to be eliminated is the exception: its pivot is its root arc
+alone.
 
 **Underflow.** Weights are exp(score − the column's best), and everything is float64. If
 cancellation is strong, weights that underflowed could matter, or the adjoint could overflow. The
-same elimination then runs on logarithms. The effect of a lost weight is at most its quotient by the
-product of all pivots. This product is the probability that independently chosen heads form a tree
-(SMALLEST_CHANCE). If every arc between tokens has a weight of at least SMALLEST_WEIGHT, no weight
-is lost: weights between tokens only grow, and a summand that underflows is smaller than the other
-one by a factor of 1e-100. Sums and marginals then need no logarithms, however improbable trees are.
+same elimination then runs on logarithms. The product of all pivots, each divided by the sum of its
+token's weights, is the probability that independently chosen heads form a tree (SMALLEST_CHANCE).
+The loss of a weight w changes Z by a share of at most w divided by this probability. If every arc
+between tokens has a weight of at least SMALLEST_WEIGHT, no weight is lost: weights between tokens
+only grow, and a summand that underflows is smaller than the other one by a factor of 1e-100. Sums
+and marginals then need no logarithms, however improbable trees are.
 
 **Marginals** are w[h, m]·B[m, m]·Q[h, m], with the inverse B of the Laplacian and the escape
 probabilities Q of a walk over heads. kernels.arborescences.escape_probabilities computes both
@@ -23,8 +25,8 @@ also with a single root. It was at most 2e-14 for 12 and 30 tokens at scores of 
 2e-134 as the smallest marginal. Marginals below 1e-150 may be lost.
 
 **Hessian products** take two matrix products with Q, and differences of entries of Q. Their error
-grows with the *returns*: the mean number of times that a walk from a token leaves this token by
-another arc than its best one before it reaches the root. With a single root, the error grows with
+grows with the *returns*: for a walk that starts at token m, the expected number of steps out of m,
+before the root is reached, that do not take m's best arc. With a single root, the error grows with
 that number times the largest Q of the token. For 12 and 50 tokens at scores of scale 5 to 40, the
 error was at most a few 1e-15 and 2e-15 times that number, times the vector. If the number exceeds
 LARGEST_RETURNS of the required precision, the product comes from the elimination and its adjoint.
@@ -46,20 +48,23 @@ from spacy_latent.kernels.arborescences.escape_sums import kept_size, sum_by_esc
 from spacy_latent.kernels.autograd.operators import Family
 from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.core.draws import choose
+from spacy_latent.kernels.core.operations import LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, UNSOLVED
 from spacy_latent.kernels.gpu.dispatch import GpuKernels
 from spacy_latent.kernels.simd.arc_scores import read_arc_scores
 
 
 @kernel
-def _marginals_alone(scores, size, single_root, empty, value, result, nothing, status):
+def _marginals_alone(
+    scores, size, single_root, no_along, log_partition, result, nothing_saved, status
+):
     """Write the marginals of one item, by logarithms if needed."""
     item = np.zeros(1, np.int64)
     options = (0, -1, single_root)
-    outputs = (value, result, nothing, status)
-    sum_over_trees(0, 1, item, scores, size, *options, empty, 1, *outputs)
+    outputs = (log_partition, result, nothing_saved, status)
+    sum_over_trees(0, 1, item, scores, size, *options, no_along, MARGINALS, *outputs)
     if status[0] == UNSOLVED:
-        sum_by_logarithms(0, 1, item, scores, size, *options, empty, 1, *outputs)
+        sum_by_logarithms(0, 1, item, scores, size, *options, no_along, MARGINALS, *outputs)
 
 
 @kernel
@@ -126,7 +131,7 @@ def sample_trees(
         seeds: ``(B,)`` uint64, not zero.
         samples: ``(K, B, N+1)`` int32 heads.
     """
-    empty, nothing = np.zeros((1, 1, 1)), np.empty((1, 0))
+    no_along, nothing_saved = np.zeros((1, 1, 1)), np.empty((1, 0))
     for b in range(start, stop):
         n = lengths[b]
         for k in range(samples.shape[0]):
@@ -136,11 +141,13 @@ def sample_trees(
         if status[b] != FEASIBLE or n == 0:
             continue
         marginals = np.empty((1, n + 1, n + 1))
-        size, value = np.full(1, n), np.empty(1)
+        size, log_partition = np.full(1, n), np.empty(1)
         flag = np.empty(1, dtype=np.int8)
         if single_root:
             # The root's child is drawn from its marginals.
-            _marginals_alone(matrix, size, single_root, empty, value, marginals, nothing, flag)
+            _marginals_alone(
+                matrix, size, single_root, no_along, log_partition, marginals, nothing_saved, flag
+            )
             status[b] = flag[0]
         elif not _has_tree(matrix[0], n):
             status[b] = INFEASIBLE
@@ -174,7 +181,16 @@ def sample_trees(
                         fixed[0, 0, token] = -np.inf
             conditional = np.empty((1, n + 1, n + 1))
             for modifier in range(1, n + 1):
-                _marginals_alone(fixed, size, single_root, empty, value, conditional, nothing, flag)
+                _marginals_alone(
+                    fixed,
+                    size,
+                    single_root,
+                    no_along,
+                    log_partition,
+                    conditional,
+                    nothing_saved,
+                    flag,
+                )
                 for head in range(n + 1):
                     column[head] = -np.inf
                     if conditional[0, head, modifier] > 0.0:
@@ -195,8 +211,8 @@ FAMILY = Family(
     total_cost=lambda n: 2_000 + 6.0 * n**2 + 0.1 * n**3,
     kept_size=lambda shape: kept_size(shape[1] - 1),
     fallback=sum_by_logarithms,
-    first=sum_by_escapes,
-    first_for=lambda what, options: what > 0,
+    before_total=sum_by_escapes,
+    before_total_for=lambda operation, options: operation != LOG_PARTITION,
     same_dtype=True,
     device=GpuKernels("spanning_tree"),
 )

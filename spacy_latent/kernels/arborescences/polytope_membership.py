@@ -74,17 +74,17 @@ def _flow_on(left, sink, distance, before, place):
     flow, node = 0.0, 0
     while True:
         if node == sink:
-            room = np.inf
+            amount = np.inf
             while node:
-                room = min(room, left[before[node], node])
+                amount = min(amount, left[before[node], node])
                 node = before[node]
             node = sink
             while node:
-                left[before[node], node] -= room
+                left[before[node], node] -= amount
                 # The residual capacity of the reverse arc.
-                left[node, before[node]] += room
+                left[node, before[node]] += amount
                 node = before[node]
-            flow += room
+            flow += amount
         onward = place[node]
         while onward < nodes and not (
             left[node, onward] > EMPTY and distance[onward] == distance[node] + 1

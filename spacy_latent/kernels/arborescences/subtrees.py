@@ -221,8 +221,8 @@ def share_subtrees(
     totals = np.empty(2, dtype=np.int64)
     if _read_forests(z, lengths, most, all_of_them, forests, totals) != HARD:
         return None
-    room, messages = totals.tolist()
-    rows = Rows(*(np.empty(size, dtype=np.int64) for size in [room] * 5 + [messages]))
+    states, messages = totals.tolist()
+    rows = Rows(*(np.empty(size, dtype=np.int64) for size in [states] * 5 + [messages]))
     result = np.empty((trees, width), dtype=np.int64)
     count = _find_states(lengths, item, items, forests, rows, result)
     place, round_of, _, first, end, sources = rows

@@ -19,11 +19,11 @@ from spacy_latent.errors import NotDifferentiable
 Gradients = tuple[Any, ...]
 Backward = Callable[..., Gradients]
 
-OF_MARGINALS = (
+MARGINALS_ONCE = (
     "marginals, and what is made of them as entropy and kl are, can be differentiated once, and "
     "log_partition and log_prob twice"
 )
-OF_SPARSEMAP = "sparsemap can be differentiated once"
+SPARSEMAP_ONCE = "sparsemap can be differentiated once"
 
 
 def last_derivative(said: str) -> Callable[[Backward], Backward]:

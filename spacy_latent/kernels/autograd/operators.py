@@ -31,7 +31,7 @@ from spacy_latent.errors import (
     not_finite_message,
     too_large_message,
 )
-from spacy_latent.kernels.autograd.derivatives import OF_MARGINALS, last_derivative, tangent_of
+from spacy_latent.kernels.autograd.derivatives import MARGINALS_ONCE, last_derivative, tangent_of
 from spacy_latent.kernels.autograd.torch_operators import torch_operator
 from spacy_latent.kernels.autograd.tracing import is_traced, source
 from spacy_latent.kernels.core.gpu_transfers import fetch, send
@@ -60,9 +60,13 @@ class Family:
     lengths, and the family's options as integers. It sets ``status`` ``(B,)`` int8 as in
     kernels.core.status.
 
-    Several kernels have a *rest form*: an int64 array with the numbers of items comes after start
-    and stop, and the kernel solves items[start:stop]. Kernels that few batches need are separate,
-    so that they are compiled only when needed.
+    Order of a sum on the CPU: ``lanes``, ``before_total``, ``total``, ``fallback``. Each solves the
+    items that the one before left UNSOLVED. Samples come from ``sample``, then from
+    ``sample_unsolved``. Kernels that few batches need are separate, so that they are compiled only
+    when needed.
+
+    Several kernels have an *indexed form*: an int64 array with the numbers of items comes after
+    start and stop, and the kernel solves items[start:stop].
 
     Attributes:
         name: the name of the structure, for messages.
@@ -73,10 +77,10 @@ class Family:
             log-partition with ``along`` to result. All are float64, in the shape of the scores.
             result is uninitialised at the call, and must be 0 for padding afterwards. kept is ``(B,
             kept_size)``. If its width is not 0, MARGINALS may save values there that
-            HESSIAN_PRODUCT reads. It has the rest form if there is a ``fallback``.
+            HESSIAN_PRODUCT reads. It has the indexed form if there is a ``fallback``.
         sample: (start, stop, scores, lengths, *options, seeds, samples, status); seeds ``(B,)``
             uint64, not 0; samples ``(K, *shape of best)``.
-        sample_rest: the rest form of sample, for the items that sample leaves UNSOLVED.
+        sample_unsolved: the indexed form of sample, for the items that sample leaves UNSOLVED.
         best_shape: maps the shape of the scores to the shape of ``best`` and of one sample, int32.
         best_cost, total_cost: estimated nanoseconds of each item, from the lengths.
         kept_size: maps the shape of the scores to the numbers per item that marginals save for
@@ -85,12 +89,12 @@ class Family:
             writes the product of the Hessian with ``along`` from the marginals alone, and total is
             never called for it.
         same_dtype: whether along and result, also in product, have the dtype of the scores.
-        fallback: like total, for the items that total leaves UNSOLVED. If given, both have the rest
-            form.
-        first, first_for: a kernel like total that runs before it if ``first_for`` returns true for
-            the operation and the options. total then solves the items that it leaves UNSOLVED. Only
-            for families with ``fallback``.
-        beside: like total, for items in SIMD lanes. It gets ``(G, size)`` int64 after start and
+        fallback: like total, for the items that total leaves UNSOLVED. If given, both have the
+            indexed form.
+        before_total, before_total_for: a kernel like total that runs before it if
+            ``before_total_for`` returns true for the operation and the options. Only for families
+            with ``fallback``.
+        lanes: like total, for items in SIMD lanes. It gets ``(G, size)`` int64 after start and
             stop, which index these groups of items of similar length. The last group is padded with
             −1. The items that it leaves UNSOLVED go to total, which then saves nothing.
         group: maps the shape of the scores to the size of a group: LANES, or 1 to use total alone.
@@ -109,10 +113,10 @@ class Family:
     product: Callable[..., None] | None = None
     same_dtype: bool = False
     fallback: Callable[..., None] | None = None
-    sample_rest: Callable[..., None] | None = None
-    first: Callable[..., None] | None = None
-    first_for: Callable[[int, Sequence[int]], bool] = lambda operation, options: True
-    beside: Callable[..., None] | None = None
+    sample_unsolved: Callable[..., None] | None = None
+    before_total: Callable[..., None] | None = None
+    before_total_for: Callable[[int, Sequence[int]], bool] = lambda operation, options: True
+    lanes: Callable[..., None] | None = None
     group: Callable[[torch.Size], int] = lambda shape: 1
     device: GpuKernels | None = None
 
@@ -124,18 +128,18 @@ class Family:
         """
         shape = scores.shape
         if dispatch.serves(self.device, scores):
-            return _room((shape[0], 0))
+            return _empty((shape[0], 0))
         if self.product is not None and scores.device.type != "cpu":
-            return _room(shape, scores.dtype)
+            return _empty(shape, scores.dtype)
         rows = shape[0]
-        if self.beside is not None:
+        if self.lanes is not None:
             # Padded to LANES for any group size, since traced code would otherwise be specialised
             # to a range of sizes.
             rows = (rows + LANES - 1) // LANES * LANES
-        return _room((rows, self.kept_size(shape)))
+        return _empty((rows, self.kept_size(shape)))
 
 
-def _room(shape: Sequence[int], dtype: torch.dtype = torch.float64) -> Tensor:
+def _empty(shape: Sequence[int], dtype: torch.dtype = torch.float64) -> Tensor:
     # torch aligns the memory to whole vectors.
     return torch.empty(tuple(shape), dtype=dtype, device="cpu")
 
@@ -276,7 +280,7 @@ def _total(
     watched: bool = False,
 ) -> tuple[Tensor, Tensor]:
     family = family_of(family_name)
-    look = partial(check, scores=scores, watched=watched)
+    check_of_scores = partial(check, scores=scores, watched=watched)
 
     def on_cpu() -> Found:
         return _total_on_cpu(family, scores, lengths, options, operation, kept, change)
@@ -284,9 +288,9 @@ def _total(
     found = dispatch.total(family.device, scores, lengths, options, operation, on_cpu, change)
     if found is None:
         found = on_cpu()
-        dispatch.look_at(family.name, found.status, look)
+        dispatch.check_status(family.name, found.status, check_of_scores)
         return _sent(found, scores.device, operation)
-    dispatch.look_at(family.name, found.status, look)
+    dispatch.check_status(family.name, found.status, check_of_scores)
     assert found.log_partition is not None
     return found.log_partition, found.result
 
@@ -325,17 +329,17 @@ def _total_on_cpu(
     costs = family.total_cost(sizes) * (1 + operation)
     arguments = (array, sizes, *options, along, operation, log_partition, result, kept, status)
     size = family.group(scores.shape)
-    if family.beside is not None and size > 1:
+    if family.lanes is not None and size > 1:
         groups = _groups(sizes, size)
         # The cost of a group's longest item, since shorter items in the group take as long.
-        spread(family.beside, costs[groups[:, 0]] * COST, (groups, *arguments))
+        spread(family.lanes, costs[groups[:, 0]] * COST, (groups, *arguments))
         arguments = (*arguments[:-2], np.empty((0, 0)), status)
     if family.fallback is None:
         spread(family.total, costs, arguments)
     else:
         stages = [family.total, family.fallback]
-        if family.first is not None and family.first_for(operation, options):
-            stages.insert(0, family.first)
+        if family.before_total is not None and family.before_total_for(operation, options):
+            stages.insert(0, family.before_total)
         for kernel in stages:
             if not status.any():
                 break
@@ -430,9 +434,9 @@ def _read_marginals(
     watched: bool = False,
 ) -> tuple[Tensor, Tensor]:
     family = family_of(family_name)
-    kept = family.kept(scores) if keep else _room((len(scores), 0))
-    room = kept.numpy() if family.product is None else np.empty((len(scores), 0))
-    given = scores, lengths, family_name, options, MARGINALS, room
+    kept = family.kept(scores) if keep else _empty((len(scores), 0))
+    saved = kept.numpy() if family.product is None else np.empty((len(scores), 0))
+    given = scores, lengths, family_name, options, MARGINALS, saved
     result = _total(*given, watched=watched)[1]
     if family.product is not None and kept.shape[1]:
         kept.copy_(fetch(result))
@@ -474,7 +478,7 @@ def _read_hessian_product(
         if found is None:
             found = on_cpu()
             found = found._replace(result=send(found.result, scores.device))
-        dispatch.look_at(family.name, found.status, check)
+        dispatch.check_status(family.name, found.status, check)
         return found.result
     return _total(scores, lengths, family_name, options, HESSIAN_PRODUCT, kept.numpy(), change)[1]
 
@@ -544,7 +548,7 @@ class _Marginals(torch.autograd.Function):
         return result
 
     @staticmethod
-    @last_derivative(OF_MARGINALS)
+    @last_derivative(MARGINALS_ONCE)
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         if gradient is None:
             return None, None, None, None
@@ -567,7 +571,7 @@ def _(
     keep: bool,
     watched: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    kept = family_of(family_name).kept(scores) if keep else _room((scores.shape[0], 0))
+    kept = family_of(family_name).kept(scores) if keep else _empty((scores.shape[0], 0))
     return torch.empty_like(scores, memory_format=torch.contiguous_format), kept
 
 
@@ -583,7 +587,7 @@ def _keep_log_partition(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> No
 
 def _log_partition_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     scores, lengths = ctx.saved_tensors
-    with dispatch.looked_at_before():
+    with dispatch.checks_skipped():
         result = marginals(scores, lengths, *ctx.family)
     return gradient.view(-1, *[1] * (scores.dim() - 1)) * result, None, None, None, None
 
@@ -596,7 +600,7 @@ def _keep_marginals(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Ten
     ctx.set_materialize_grads(False)
 
 
-@last_derivative(OF_MARGINALS)
+@last_derivative(MARGINALS_ONCE)
 def _marginals_backward(ctx: Any, gradient: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
     if gradient is None:
         return None, None, None, None, None, None
@@ -640,8 +644,8 @@ def _read_samples(
     arguments = (array, sizes, *options, streams, samples, status)
     spread(family.sample, costs, arguments)
     items = np.flatnonzero(status == UNSOLVED)
-    if family.sample_rest is not None and len(items):
-        spread(family.sample_rest, costs[items], (items, *arguments))
+    if family.sample_unsolved is not None and len(items):
+        spread(family.sample_unsolved, costs[items], (items, *arguments))
     check(family.name, status)
     return send(torch.from_numpy(samples), scores.device)
 

@@ -170,12 +170,12 @@ def _refused_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 _refused.register_autograd(_refused_backward, setup_context=lambda ctx, inputs, output: None)
 
 
-def within_room(lengths: Tensor, room: Sequence[int], name: str, advice: str = "") -> Tensor:
+def within_sizes(lengths: Tensor, sizes: Sequence[int], name: str, advice: str = "") -> Tensor:
     """Return ``lengths`` after a check that they are between 0 and the size of their axis.
 
     Args:
-        lengths: ``(B,)``, or ``(B, axes)`` with as many axes as ``room``.
-        room: the size of each axis of the scores.
+        lengths: ``(B,)``, or ``(B, axes)`` with as many axes as ``sizes``.
+        sizes: the size of each axis of the scores.
         name: the name of the structure.
         advice: a sentence for the error if a length is too large.
 
@@ -183,45 +183,46 @@ def within_room(lengths: Tensor, room: Sequence[int], name: str, advice: str = "
         InvalidScores: a length is out of range.
     """
     if not has_numbers(lengths):
-        return _within_room(lengths, room, name, advice)
-    _check_room(lengths, room, name, advice)
+        return _within_sizes(lengths, sizes, name, advice)
+    _check_lengths(lengths, sizes, name, advice)
     return lengths
 
 
-def _check_room(lengths: Tensor, room: Sequence[int], name: str, advice: str) -> None:
+def _check_lengths(lengths: Tensor, sizes: Sequence[int], name: str, advice: str) -> None:
     if not lengths.numel():
         return
     lengths = fetch(lengths)
     if lengths.dim() == 1:
         high = lengths.max().item()
-        if min(room) < high <= max(room):
+        if min(sizes) < high <= max(sizes):
             # It fits one axis, so the lengths of the others may be missing.
             advice = (
                 f"They have shape {tuple(lengths.shape)}, so each is the length of all axes of "
-                f"its item; expected (B, {len(room)}), a length for each axis. Put them together "
+                f"its item; expected (B, {len(sizes)}), a length for each axis. Put them together "
                 "with torch.stack([rows, columns], 1)."
             )
-        _check_range(lengths.min().item(), high, min(room), f"{name}: lengths", advice)
+        _check_range(lengths.min().item(), high, min(sizes), f"{name}: lengths", advice)
         return
-    found = zip(lengths.amin(0).tolist(), lengths.amax(0).tolist(), room)
+    found = zip(lengths.amin(0).tolist(), lengths.amax(0).tolist(), sizes)
     for axis, (low, high, own) in enumerate(found):
         _check_range(low, high, own, f"{name}: lengths[:, {axis}]", advice)
 
 
-def _check_range(low: float, high: float, room: int, given: str, advice: str) -> None:
-    if low >= 0 and high <= room:
+def _check_range(low: float, high: float, most: int, given: str, advice: str) -> None:
+    if low >= 0 and high <= most:
         return
     given += f" are {low}" if low == high else f" lie between {low} and {high}"
-    more = f" {advice}" if advice and high > room else ""
-    raise InvalidScores(f"{given}, but the scores have room for 0 to {room}.{more}")
+    more = f" {advice}" if advice and high > most else ""
+    raise InvalidScores(f"{given}, but the scores admit 0 to {most}.{more}")
 
 
+# Exported programs hold the name of the operator.
 @torch_operator("within_room")
-def _within_room(lengths: Tensor, room: Sequence[int], name: str, advice: str) -> Tensor:
-    _check_room(lengths, room, name, advice)
+def _within_sizes(lengths: Tensor, sizes: Sequence[int], name: str, advice: str) -> Tensor:
+    _check_lengths(lengths, sizes, name, advice)
     return lengths.clone(memory_format=torch.contiguous_format)
 
 
-@_within_room.register_fake
+@_within_sizes.register_fake
 def _(lengths: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(lengths, memory_format=torch.contiguous_format)

@@ -117,16 +117,16 @@ class Workspace(NamedTuple):
     """Sums of an item, in rows of L numbers.
 
     Attributes:
-        before, current, right: sums at one position, a row for each packed row or column.
-        left, share: n · L numbers for each packed column, at distances of :func:`_stride`. The
-            marginal of neighbours in a layer is left of the first, times the weight, times share of
-            the second.
+        before, current, backward: sums at one position, a row for each packed row or column.
+        forward, share: n · L numbers for each packed column, at distances of :func:`_stride`. The
+            marginal of neighbours in a layer is ``forward`` of the first, times the weight, times
+            ``share`` of the second.
     """
 
     before: np.ndarray
     current: np.ndarray
-    right: np.ndarray
-    left: np.ndarray
+    backward: np.ndarray
+    forward: np.ndarray
     share: np.ndarray
 
 
@@ -380,15 +380,15 @@ def _move(current, columns, moves, targets, spare):
 
 
 @kernel
-def _move_back(right, columns, moves, targets, spare):
+def _move_back(backward, columns, moves, targets, spare):
     """Give each layer the sum of the layer to which the tag moves it."""
     for c in range(len(columns)):
         move = moves[columns[c]] if columns[c] >= 0 else -1
         if move >= 0:
             for layer in range(len(spare)):
-                spare[layer] = right[c, layer]
+                spare[layer] = backward[c, layer]
             for layer in range(len(spare)):
-                right[c, layer] = spare[targets[move, layer]]
+                backward[c, layer] = spare[targets[move, layer]]
 
 
 @kernel
@@ -434,12 +434,12 @@ def _weigh(emissions, first, final, weighed):
 
 @kernel
 def _sum_forward(weighed, moves, targets, packed, workspace, scales):
-    """Write the forward sums of an item to ``left``, with the scale of each token's sums.
+    """Write the forward sums of an item to ``forward``, with the scale of each token's sums.
 
     Returns:
         Whether the sums are precise.
     """
-    before, current, _, left, _ = workspace
+    before, current, _, forward, _ = workspace
     n, tags, size = len(scales), weighed.shape[1], before.shape[1]
     columns, flat_before, flat = packed.columns, before.reshape(-1), current.reshape(-1)
     width, stride = len(columns), _stride(n, size)
@@ -452,13 +452,13 @@ def _sum_forward(weighed, moves, targets, packed, workspace, scales):
             current[:width, 0] = 1.0
         else:
             _scale_rows(
-                flat_before, 0, size, left, at - size, stride, column_of, has_column,
+                flat_before, 0, size, forward, at - size, stride, column_of, has_column,
                 1.0 / scales[i - 1], size,
             )  # fmt: skip
             _forward(before, packed, current, size)
         _move(current, columns, moves, targets, spare)
         _gather(weighed[i], columns, factors)
-        scales[i] = _scale_rows(left, at, stride, flat, 0, size, itself, factors, 1.0, size)
+        scales[i] = _scale_rows(forward, at, stride, flat, 0, size, itself, factors, 1.0, size)
         # With smaller ones, the sums of the backward pass could overflow.
         if scales[i] < TRUSTED:
             return False
@@ -471,16 +471,16 @@ def _sweep(emissions, chain, moves, targets, last, packed, workspace, gamma):
 
     Args:
         moves, last: (K,) and (L,), see Counters.
-        workspace: ``left`` and ``share`` are written.
+        workspace: ``forward`` and ``share`` are written.
         gamma: (n, K), zeros, where marginals of tags are written.
 
     Returns:
         Whether the sums are precise, and the log-partition without the shift of the weights.
     """
     (n, tags), size, columns = emissions.shape, len(last), packed.columns
-    before, current, right, left, share = workspace
+    before, current, backward, forward, share = workspace
     height, width, stride = len(packed.rows), len(columns), _stride(n, size)
-    flat_before, flat, flat_right = before.reshape(-1), current.reshape(-1), right.reshape(-1)
+    flat_before, flat, flat_backward = before.reshape(-1), current.reshape(-1), backward.reshape(-1)
     spare, scales, weighed = np.empty(size), np.empty(n), np.empty((n + 1, tags))
     itself, ones = np.arange(width), np.ones(width)
     shares, factors = np.empty(width), np.empty(width)
@@ -495,11 +495,11 @@ def _sweep(emissions, chain, moves, targets, last, packed, workspace, gamma):
     _gather(weighed[n], columns, factors)
     for c in range(width):
         for layer in range(size):
-            right[c, layer] = factors[c] * last[layer]
+            backward[c, layer] = factors[c] * last[layer]
     highest = 1.0
     for i in range(n - 1, -1, -1):
         at, total = i * size, 0.0
-        _dot_rows(left, at, stride, flat_right, shares, size)
+        _dot_rows(forward, at, stride, flat_backward, shares, size)
         for c in range(width):
             total += shares[c]
         if not total >= TRUSTED * highest:
@@ -511,14 +511,14 @@ def _sweep(emissions, chain, moves, targets, last, packed, workspace, gamma):
                 gamma[i, columns[c]] = shares[c] / total
         if i == 0:
             break
-        _move_back(right, columns, moves, targets, spare)
+        _move_back(backward, columns, moves, targets, spare)
         _gather(weighed[i], columns, factors)
         normal = 1.0 / (total * scales[i - 1])
-        _scale_rows(flat_before, 0, size, flat_right, 0, size, itself, factors, normal, size)
+        _scale_rows(flat_before, 0, size, flat_backward, 0, size, itself, factors, normal, size)
         _scale_rows(share, at, stride, flat_before, 0, size, itself, ones, 1.0, size)
         current[:height] = 0.0
         _backward(before, packed, current, size)
-        highest = _scale_rows(flat_right, 0, size, flat, 0, size, row_of, has_row, 1.0, size)
+        highest = _scale_rows(flat_backward, 0, size, flat, 0, size, row_of, has_row, 1.0, size)
     return True, log_partition
 
 
@@ -526,7 +526,7 @@ def _sweep(emissions, chain, moves, targets, last, packed, workspace, gamma):
 def _add_pairs(n, size, packed, workspace, result):
     """Add the expected uses of neighbours, before they are weighted, to ``result`` (K, K)."""
     rows, columns, blocks, _ = packed
-    left, share, stride = workspace.left, workspace.share, _stride(n, size)
+    forward, share, stride = workspace.forward, workspace.share, _stride(n, size)
     column_of, _ = _places(rows, columns, len(result))
     for start in range(0, n - 1, POSITIONS):
         length = min(POSITIONS, n - 1 - start) * size
@@ -536,8 +536,8 @@ def _add_pairs(n, size, packed, workspace, result):
                 if rows[r] < 0:
                     break
                 other = r + 1 if rows[r + 1] >= 0 else r
-                above = left[column_of[r] * stride + begin :]
-                below = left[column_of[other] * stride + begin :]
+                above = forward[column_of[r] * stride + begin :]
+                below = forward[column_of[other] * stride + begin :]
                 for c in range(blocks[g, 2], blocks[g, 3], GROUP):
                     place = c * stride + after
                     columns_of_four = (
@@ -565,19 +565,19 @@ def _sum_parts(start, stop, bounds, items, chain, counters, results):
         most, wide = max(most, _stride(lengths[b], size)), max(wide, size)
     # Each block may need a group of padding.
     blocks = len(chain.extents) + 1
-    room = tags + GROUP * blocks
+    rows = tags + GROUP * blocks
     packing = Packed(
-        np.empty(room, dtype=np.int64),
-        np.empty(room, dtype=np.int64),
+        np.empty(rows, dtype=np.int64),
+        np.empty(rows, dtype=np.int64),
         np.zeros((blocks, 5), dtype=np.int64),
-        np.empty(room * room),
+        np.empty(rows * rows),
     )
-    is_open, left, share = (
+    is_open, forward, share = (
         np.empty(tags, dtype=np.bool_),
-        np.empty(room * most),
-        np.empty(room * most),
+        np.empty(rows * most),
+        np.empty(rows * most),
     )
-    before, current, right = np.empty(room * wide), np.empty(room * wide), np.empty(room * wide)
+    before, current, backward = np.empty(rows * wide), np.empty(rows * wide), np.empty(rows * wide)
     for part in range(start, stop):
         for b in range(bounds[part], bounds[part + 1]):
             n, kind = lengths[b], kinds[b]
@@ -591,10 +591,10 @@ def _sum_parts(start, stop, bounds, items, chain, counters, results):
             packed = _pack(is_open, chain, packing)
             size = _whole_vectors(sizes[kind])
             workspace = Workspace(
-                before[: room * size].reshape((room, size)),
-                current[: room * size].reshape((room, size)),
-                right[: room * size].reshape((room, size)),
-                left,
+                before[: rows * size].reshape((rows, size)),
+                current[: rows * size].reshape((rows, size)),
+                backward[: rows * size].reshape((rows, size)),
+                forward,
                 share,
             )
             last = counters.weights[kind, :size]

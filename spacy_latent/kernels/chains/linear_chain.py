@@ -52,7 +52,7 @@ _dot_one = fused_loop([("dot", 0, ((0, 1),))])
 
 
 @kernel
-def is_wrong(item, n):
+def has_nan_or_inf(item, n):
     """Return whether an item of n > 0 positions has NaN or +inf among the entries that are read."""
     _, first = scan(item[0, 0])
     _, rest = scan(item[1:n].reshape(-1))
@@ -116,8 +116,8 @@ def table_of(tags):
 @kernel
 def best_chains(start, stop, scores, lengths, tags, status):
     """Write the best tags as ``Family.best``: tags ``(B, N)``, −1 for padding."""
-    room, count = longest_of(start, stop, lengths), scores.shape[3]
-    values = np.empty((room, count + LANES))
+    longest, count = longest_of(start, stop, lengths), scores.shape[3]
+    values = np.empty((longest, count + LANES))
     spare = np.zeros((count + LANES, count), dtype=scores.dtype)
     for b in range(start, stop):
         n = lengths[b]
@@ -199,7 +199,7 @@ def weigh(scores, weights):
 
 
 @kernel(fastmath=ANY_ORDER)
-def scaled(row):
+def scale_by_largest(row):
     """Divide a row of sums by its largest.
 
     Returns:
@@ -253,56 +253,56 @@ def backward_step(after, weights, result):
 
 
 @kernel
-def _forward(weights, n, left, scales):
-    """Write to left[i, t] the sum over the chains up to position i that end in tag t.
+def _forward(weights, n, forward, scales):
+    """Write to forward[i, t] the sum over the chains up to position i that end in tag t.
 
     Each row is divided by its largest sum, which is written to ``scales``.
     """
     tags = weights.shape[1]
-    left[0, :tags] = weights[0, 0]
-    scales[0] = scaled(left[0, :tags])
+    forward[0, :tags] = weights[0, 0]
+    scales[0] = scale_by_largest(forward[0, :tags])
     for i in range(1, n):
-        forward_step(left[i - 1], weights[i], left[i])
-        scales[i] = scaled(left[i, :tags])
+        forward_step(forward[i - 1], weights[i], forward[i])
+        scales[i] = scale_by_largest(forward[i, :tags])
 
 
 @kernel(fastmath=ANY_ORDER)
-def _backward(weights, n, left, scales, right, share, write, result):
+def _backward(weights, n, forward, scales, backward, backward_over_z, write, result):
     """Run the backward pass, and write the marginals if ``write`` is true.
 
     Args:
-        right, share: workspaces of a row.
+        backward, backward_over_z: workspaces of a row.
 
     Returns:
         Whether the result is precise.
     """
     tags = weights.shape[1]
-    right[:tags] = 1.0
-    share[:] = 0.0
+    backward[:tags] = 1.0
+    backward_over_z[:] = 0.0
     for i in range(n - 1, -1, -1):
-        left_row = left[i]
+        forward_row = forward[i]
         total = 0.0
         for t in range(tags):
-            total += left_row[t] * right[t]
+            total += forward_row[t] * backward[t]
         if not total * scales[i] >= TRUSTED:
             return False
         if i == 0:
             if write:
                 factor, target = 1.0 / total, result[0, 0]
                 for t in range(tags):
-                    target[t] = left_row[t] * right[t] * factor
+                    target[t] = forward_row[t] * backward[t] * factor
             break
         factor = 1.0 / (total * scales[i])
         for t in range(tags):
-            share[t] = right[t] * factor
-        before, block = left[i - 1], weights[i]
+            backward_over_z[t] = backward[t] * factor
+        before, block = forward[i - 1], weights[i]
         if write:
             for p in range(tags):
                 row, base, target = block[p], before[p], result[i, p]
                 for t in range(tags):
-                    target[t] = base * row[t] * share[t]
-        backward_step(share, block, right)
-        scaled(right[:tags])
+                    target[t] = base * row[t] * backward_over_z[t]
+        backward_step(backward_over_z, block, backward)
+        scale_by_largest(backward[:tags])
     return True
 
 
@@ -348,7 +348,7 @@ def log_backward_step(after, block, result):
 
 
 @kernel
-def centred(row):
+def subtract_largest(row):
     """Subtract from a row its largest number.
 
     Returns:
@@ -378,27 +378,27 @@ def log_sum(row):
 
 
 @kernel
-def _log_forward(scores, n, left, shifts, top):
+def _log_forward(scores, n, forward, shifts, top):
     """Run :func:`_forward` on logarithms.
 
-    The rows of ``left`` are centred, and ``shifts`` holds the subtracted numbers.
+    The largest of each row of ``forward`` is subtracted, and written to ``shifts``.
 
     Returns:
         Whether there is a chain.
     """
     tags = scores.shape[1]
-    left[0, :tags] = scores[0, 0]
-    shifts[0] = centred(left[0, :tags])
+    forward[0, :tags] = scores[0, 0]
+    shifts[0] = subtract_largest(forward[0, :tags])
     for i in range(1, n):
         if shifts[i - 1] == -np.inf:
             return False
-        log_forward_step(left[i - 1], scores[i], top, left[i])
-        shifts[i] = centred(left[i, :tags])
+        log_forward_step(forward[i - 1], scores[i], top, forward[i])
+        shifts[i] = subtract_largest(forward[i, :tags])
     return shifts[n - 1] > -np.inf
 
 
 @kernel(fastmath=FUSED)
-def _log_marginals(scores, n, left, result):
+def _log_marginals(scores, n, forward, result):
     """Write marginals from the last position back.
 
     Each tag divides its probability among the tags before it. Probabilities thus sum to 1 for
@@ -406,28 +406,28 @@ def _log_marginals(scores, n, left, result):
     """
     tags = scores.shape[1]
     current, top, total = np.empty(tags), np.empty(tags), np.empty(tags)
-    whole = log_sum(left[n - 1, :tags])
+    whole = log_sum(forward[n - 1, :tags])
     for t in range(tags):
-        current[t] = exponential(left[n - 1, t] - whole)
+        current[t] = exponential(forward[n - 1, t] - whole)
     for i in range(n - 1, 0, -1):
         for t in range(tags):
             top[t], total[t] = -np.inf, 0.0
         for p in range(tags):
-            base, row = left[i - 1, p], scores[i, p]
+            base, row = forward[i - 1, p], scores[i, p]
             for t in range(tags):
                 value = base + row[t]
                 top[t] = value if value > top[t] else top[t]
         for t in range(tags):
             top[t] = top[t] if top[t] > -np.inf else 0.0
         for p in range(tags):
-            base, row = left[i - 1, p], scores[i, p]
+            base, row = forward[i - 1, p], scores[i, p]
             for t in range(tags):
                 total[t] += exponential(base + row[t] - top[t])
         for t in range(tags):
             # A tag that cannot be reached has probability 0.
             total[t] = current[t] / total[t] if total[t] > 0.0 else 0.0
         for p in range(tags):
-            base, row, target = left[i - 1, p], scores[i, p], result[i, p]
+            base, row, target = forward[i - 1, p], scores[i, p], result[i, p]
             current[p] = 0.0
             for t in range(tags):
                 share = exponential(base + row[t] - top[t]) * total[t]
@@ -442,12 +442,16 @@ def sum_over_chains(
     start, stop, scores, lengths, along, operation, log_partition, result, kept, status
 ):
     """Compute the sums over chains as ``Family.total``, except HESSIAN_PRODUCT."""
-    room, tags = longest_of(start, stop, lengths), scores.shape[3]
+    longest, tags = longest_of(start, stop, lengths), scores.shape[3]
     # The numbers after a row must be finite (see backward_step).
-    weights = np.zeros(room * tags * tags + LANES)[: room * tags * tags]
-    weights = weights.reshape((room, tags, tags))
-    left, scales, shifts = np.empty((room, tags + LANES)), np.empty(room), np.empty(room)
-    top, right = np.empty(tags + LANES), np.empty(tags + LANES)
+    weights = np.zeros(longest * tags * tags + LANES)[: longest * tags * tags]
+    weights = weights.reshape((longest, tags, tags))
+    forward, scales, shifts = (
+        np.empty((longest, tags + LANES)),
+        np.empty(longest),
+        np.empty(longest),
+    )
+    top, backward = np.empty(tags + LANES), np.empty(tags + LANES)
     spare = np.empty((1, 1, 1), dtype=result.dtype)
     for b in range(start, stop):
         n = lengths[b]
@@ -466,21 +470,23 @@ def sum_over_chains(
         if math.isnan(total):
             status[b] = NOT_FINITE
             continue
-        _forward(weights, n, left, scales)
-        if _backward(weights, n, left, scales, right, top, operation != LOG_PARTITION, marginals):
+        _forward(weights, n, forward, scales)
+        if _backward(
+            weights, n, forward, scales, backward, top, operation != LOG_PARTITION, marginals
+        ):
             last = 0.0
             for i in range(n):
                 total += math.log(scales[i])
             for t in range(tags):
-                last += left[n - 1, t]
+                last += forward[n - 1, t]
             log_partition[b] = total + math.log(last)
             continue
-        if not _log_forward(item, n, left, shifts, top):
+        if not _log_forward(item, n, forward, shifts, top):
             status[b] = INFEASIBLE
             continue
-        log_partition[b] = shifts[:n].sum() + log_sum(left[n - 1, :tags])
+        log_partition[b] = shifts[:n].sum() + log_sum(forward[n - 1, :tags])
         if operation != LOG_PARTITION:
-            _log_marginals(item, n, left, marginals)
+            _log_marginals(item, n, forward, marginals)
 
 
 @kernel(fastmath=ANY_ORDER)
@@ -556,8 +562,8 @@ def product_with_hessian(start, stop, marginals, lengths, along, result, status)
     Its entry for a part is the covariance of this part and the sum of ``along`` over the parts of a
     chain: the probability of the part, times the expected sum given the part less the expected sum.
     """
-    room, tags = longest_of(start, stop, lengths), marginals.shape[3]
-    mean, rest = np.empty((room, tags)), np.empty(tags)
+    longest, tags = longest_of(start, stop, lengths), marginals.shape[3]
+    mean, rest = np.empty((longest, tags)), np.empty(tags)
     for b in range(start, stop):
         n = lengths[b]
         result[b, max(n, 1) :] = 0.0
@@ -576,8 +582,8 @@ def sample_chains(start, stop, scores, lengths, seeds, samples, status):
 
     Tags are ``(S, B, N)``, −1 for padding.
     """
-    room, tags = longest_of(start, stop, lengths), scores.shape[3]
-    left, shifts = np.empty((room, tags)), np.empty(room)
+    longest, tags = longest_of(start, stop, lengths), scores.shape[3]
+    forward, shifts = np.empty((longest, tags)), np.empty(longest)
     top, column = np.empty(tags), np.empty(tags)
     for b in range(start, stop):
         n = lengths[b]
@@ -585,19 +591,19 @@ def sample_chains(start, stop, scores, lengths, seeds, samples, status):
         status[b] = FEASIBLE
         if n == 0:
             continue
-        if is_wrong(scores[b], n):
+        if has_nan_or_inf(scores[b], n):
             status[b] = NOT_FINITE
             continue
-        if not _log_forward(scores[b], n, left, shifts, top):
+        if not _log_forward(scores[b], n, forward, shifts, top):
             status[b] = INFEASIBLE
             continue
         state = seeds[b : b + 1].copy()
         for k in range(samples.shape[0]):
-            tag = choose(left[n - 1], tags, state)
+            tag = choose(forward[n - 1], tags, state)
             samples[k, b, n - 1] = tag
             for i in range(n - 1, 0, -1):
                 for p in range(tags):
-                    column[p] = left[i - 1, p] + scores[b, i, p, tag]
+                    column[p] = forward[i - 1, p] + scores[b, i, p, tag]
                 tag = choose(column, tags, state)
                 samples[k, b, i - 1] = tag
 
@@ -683,9 +689,9 @@ def k_best_chains(start, stop, scores, lengths, tags, totals, status):
         tags: ``(k, B, N)`` int32, −1 for padding and if there are fewer than k.
         totals: ``(k, B)`` float64, −inf if there are fewer than k.
     """
-    room, count, k = longest_of(start, stop, lengths), scores.shape[3], len(tags)
+    longest, count, k = longest_of(start, stop, lengths), scores.shape[3], len(tags)
     values = np.empty((2, count, k))
-    origin = np.empty((room, count, k), dtype=np.int64)
+    origin = np.empty((longest, count, k), dtype=np.int64)
     best, places = np.empty(k), np.empty(k, dtype=np.int64)
     for b in range(start, stop):
         n = lengths[b]
@@ -695,7 +701,7 @@ def k_best_chains(start, stop, scores, lengths, tags, totals, status):
         if n == 0:
             totals[0, b] = 0.0
             continue
-        if is_wrong(scores[b], n):
+        if has_nan_or_inf(scores[b], n):
             status[b] = NOT_FINITE
             continue
         values[0] = -np.inf

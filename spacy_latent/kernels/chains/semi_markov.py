@@ -104,8 +104,8 @@ def best_segments(start, stop, scores, lengths, longest, codes, status):
     Args:
         codes: ``(B, N·L)``, written: the label of each segment, −1 if it is not chosen.
     """
-    room, labels = longest_of(start, stop, lengths) + 1, scores.shape[2]
-    begin, end = np.empty((room, labels + LANES)), np.empty((room, labels))
+    positions, labels = longest_of(start, stop, lengths) + 1, scores.shape[2]
+    begin, end = np.empty((positions, labels + LANES)), np.empty((positions, labels))
     last, table = np.empty(labels), table_of(labels)
     for b in range(start, stop):
         n = lengths[b]
@@ -354,12 +354,12 @@ def sum_over_segments(
     start, stop, scores, lengths, longest, along, operation, log_partition, result, kept, status
 ):
     """Compute the sums over segments as ``Family.total`` of kernels.autograd.operators."""
-    room, labels = longest_of(start, stop, lengths) + 1, scores.shape[2]
-    table, level, top = table_of(labels), np.empty(room), np.empty(labels + LANES)
-    begin, end = np.empty((room, labels + LANES)), np.empty((room, labels))
-    after = np.empty((2, room if operation != LOG_PARTITION else 0, labels))
+    positions, labels = longest_of(start, stop, lengths) + 1, scores.shape[2]
+    table, level, top = table_of(labels), np.empty(positions), np.empty(labels + LANES)
+    begin, end = np.empty((positions, labels + LANES)), np.empty((positions, labels))
+    after = np.empty((2, positions if operation != LOG_PARTITION else 0, labels))
     sums = Sums(level, begin, end, after[0], after[1])
-    spare = np.empty((4, room if operation == HESSIAN_PRODUCT else 0, labels))
+    spare = np.empty((4, positions if operation == HESSIAN_PRODUCT else 0, labels))
     for b in range(start, stop):
         n = lengths[b]
         log_partition[b] = 0.0
@@ -390,9 +390,9 @@ def sum_over_segments(
 @kernel
 def sample_segments(start, stop, scores, lengths, longest, seeds, samples, status):
     """Draw samples as ``Family.sample``: codes as in best_segments, ``(S, B, N·L)``."""
-    room, labels = longest_of(start, stop, lengths) + 1, scores.shape[2]
-    table, level, top = table_of(labels), np.empty(room), np.empty(labels + LANES)
-    begin, end = np.empty((room, labels + LANES)), np.empty((room, labels))
+    positions, labels = longest_of(start, stop, lengths) + 1, scores.shape[2]
+    table, level, top = table_of(labels), np.empty(positions), np.empty(labels + LANES)
+    begin, end = np.empty((positions, labels + LANES)), np.empty((positions, labels))
     column = np.empty(max(labels, longest))
     for b in range(start, stop):
         n = lengths[b]
@@ -432,11 +432,11 @@ def sample_segments(start, stop, scores, lengths, longest, seeds, samples, statu
 @kernel
 def k_best_segments(start, stop, scores, lengths, longest, codes, totals, status):
     """Write the k best like linear_chain.k_best_chains, with codes as in best_segments."""
-    room, labels, count = longest_of(start, stop, lengths) + 1, scores.shape[2], len(codes)
-    begin, end = np.empty((room, labels, count)), np.empty((room, labels, count))
+    positions, labels, count = longest_of(start, stop, lengths) + 1, scores.shape[2], len(codes)
+    begin, end = np.empty((positions, labels, count)), np.empty((positions, labels, count))
     # Sources of the entries: length · k + rank, and previous label · k + rank.
-    from_begin = np.empty((room, labels, count), dtype=np.int64)
-    from_end = np.empty((room, labels, count), dtype=np.int64)
+    from_begin = np.empty((positions, labels, count), dtype=np.int64)
+    from_end = np.empty((positions, labels, count), dtype=np.int64)
     best, places = np.empty(count), np.empty(count, dtype=np.int64)
     for b in range(start, stop):
         n = lengths[b]

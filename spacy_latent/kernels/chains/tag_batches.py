@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spacy_latent.kernels.autograd.operators import check
-from spacy_latent.kernels.chains.linear_chain import TRUSTED, scaled, weigh
+from spacy_latent.kernels.chains.linear_chain import TRUSTED, scale_by_largest, weigh
 from spacy_latent.kernels.chains.tag_sequence import sum_over_sequences
 from spacy_latent.kernels.core.compilation import ANY_ORDER, kernel
 from spacy_latent.kernels.core.operations import MARGINALS
@@ -81,13 +81,13 @@ class Sums(NamedTuple):
     """The sums of T tokens of B items.
 
     Attributes:
-        left, share: ``(T, K + LANES)``, by column. The marginal of neighbours is left of the first,
-            times the weight, times share of the second.
+        forward, share: ``(T, K + LANES)``, by column. The marginal of neighbours is ``forward`` of
+            the first, times the weight, times ``share`` of the second.
         tags: ``(T, K)``, marginals of tags.
         log_partition, status: ``(B,)``.
     """
 
-    left: np.ndarray
+    forward: np.ndarray
     share: np.ndarray
     tags: np.ndarray
     log_partition: np.ndarray
@@ -192,7 +192,7 @@ def _backward(after, weights, extents, result):
 
 
 @kernel(fastmath=ANY_ORDER)
-def _weigh(emissions, chain, factors, right):
+def _weigh(emissions, chain, factors, backward):
     """Write the weights of all tags at each token, and of the last tag, by column.
 
     Returns:
@@ -209,64 +209,64 @@ def _weigh(emissions, chain, factors, right):
         shift += weigh(row, factors[i])
     for c in range(tags):
         row[c] = chain.final[order[c]]
-    return shift + weigh(row, right[:tags])
+    return shift + weigh(row, backward[:tags])
 
 
 @kernel(fastmath=ANY_ORDER)
-def _sum(emissions, chain, left, share, gamma):
-    """Compute the sums of an item like tag_sequence._sweep, with ``left`` and ``share`` by column.
+def _sum(emissions, chain, forward, share, gamma):
+    """Compute the sums of an item like tag_sequence._sweep. Arrays of tags are by column.
 
     Returns:
         Whether they are precise; and the log-partition, NaN if a score is NaN or +inf.
     """
     weights, order, place, extents = chain.weights, chain.order, chain.place, chain.extents
     n, tags, rows = len(emissions), len(order), len(place)
-    right, scales = np.zeros(tags + LANES), np.empty(n)
+    backward, scales = np.zeros(tags + LANES), np.empty(n)
     before, factors = np.empty(rows), np.empty((n, tags))
-    log_partition = _weigh(emissions, chain, factors, right)
+    log_partition = _weigh(emissions, chain, factors, backward)
     if math.isnan(log_partition):
         return False, log_partition
-    left[0, :tags] = factors[0]
-    scales[0] = scaled(left[0, :tags])
+    forward[0, :tags] = factors[0]
+    scales[0] = scale_by_largest(forward[0, :tags])
     for i in range(1, n):
-        current, previous, factor = left[i], left[i - 1], factors[i]
+        current, previous, factor = forward[i], forward[i - 1], factors[i]
         for r in range(rows):
             before[r] = previous[place[r]]
         _forward(before, weights, extents, current)
         for c in range(tags):
             current[c] *= factor[c]
-        scales[i] = scaled(current[:tags])
+        scales[i] = scale_by_largest(current[:tags])
         if scales[i] == 0.0:
             return False, 0.0
     total = 0.0
     for c in range(tags):
-        total += left[n - 1, c] * right[c]
+        total += forward[n - 1, c] * backward[c]
     if not total > 0.0:
         return False, 0.0
     log_partition += math.log(total)
     for i in range(n):
         log_partition += math.log(scales[i])
     for i in range(n - 1, -1, -1):
-        current, factor, sharing, of_tags = left[i], factors[i], share[i], gamma[i]
+        current, factor, sharing, of_tags = forward[i], factors[i], share[i], gamma[i]
         total = 0.0
         for c in range(tags):
-            total += current[c] * right[c]
+            total += current[c] * backward[c]
         if not total * scales[i] >= TRUSTED:
             return False, 0.0
         normal = 1.0 / total
         for c in range(tags):
-            of_tags[order[c]] = current[c] * right[c] * normal
+            of_tags[order[c]] = current[c] * backward[c] * normal
         if i == 0:
             break
         normal /= scales[i]
         for c in range(tags):
-            sharing[c] = factor[c] * right[c] * normal
+            sharing[c] = factor[c] * backward[c] * normal
         sharing[tags:] = 0.0
         _backward(sharing, weights, extents, before)
-        right[:] = 0.0
+        backward[:] = 0.0
         for r in range(rows):
-            right[place[r]] = before[r]
-        scaled(right[:tags])
+            backward[place[r]] = before[r]
+        scale_by_largest(backward[:tags])
     return True, log_partition
 
 
@@ -279,7 +279,7 @@ def _sum_items(start, stop, emissions, offsets, lengths, chain, sums):
             continue
         own = slice(offsets[b], offsets[b] + lengths[b])
         trusted, value = _sum(
-            emissions[own], chain, sums.left[own], sums.share[own], sums.tags[own]
+            emissions[own], chain, sums.forward[own], sums.share[own], sums.tags[own]
         )
         log_partition[b] = value
         if not trusted:
@@ -290,12 +290,13 @@ def _sum_items(start, stop, emissions, offsets, lengths, chain, sums):
 def _add_pairs(start, stop, offsets, lengths, scale, chain, sums, result):
     """Add the expected uses of pairs in the rows start .. stop−1, before they are weighted.
 
-    It adds Σ scale · left[i − 1, row] · share[i, column] over the neighbours i − 1, i of all items.
+    It adds Σ scale · forward[i − 1, row] · share[i, column] over the neighbours i − 1, i of all
+    items.
 
     Args:
         result: the layout of the weights; zeros at the call.
     """
-    left, share, place = sums.left, sums.share, chain.place
+    forward, share, place = sums.forward, sums.share, chain.place
     for b in range(len(lengths)):
         n, at, factor = lengths[b], offsets[b], scale[b]
         if factor == 0.0:
@@ -314,16 +315,16 @@ def _add_pairs(start, stop, offsets, lengths, scale, chain, sums, result):
                     share[i + 3, first:],
                 )
                 factors = (
-                    factor * left[i - 1, column],
-                    factor * left[i, column],
-                    factor * left[i + 1, column],
-                    factor * left[i + 2, column],
+                    factor * forward[i - 1, column],
+                    factor * forward[i, column],
+                    factor * forward[i + 1, column],
+                    factor * forward[i + 2, column],
                 )
                 _add_four(rows, factors, 0, width)
                 i += 4
             while i < at + n:
                 rows_of_one = (target, share[i, first:])
-                _add_one(rows_of_one, (factor * left[i - 1, column],), 0, width)
+                _add_one(rows_of_one, (factor * forward[i - 1, column],), 0, width)
                 i += 1
 
 
@@ -356,8 +357,8 @@ class BatchSums:
         self.tags = np.empty((count, tags))
         self.log_partition = np.zeros(len(lengths))
         status = np.zeros(len(lengths), dtype=np.int8)
-        left, share = np.empty((2, count, tags + LANES))
-        self.sums = Sums(left, share, self.tags, self.log_partition, status)
+        forward, share = np.empty((2, count, tags + LANES))
+        self.sums = Sums(forward, share, self.tags, self.log_partition, status)
         self.chain = Chain(
             bounds[0],
             bounds[1],

@@ -19,7 +19,6 @@ from spacy_latent.kernels.autograd.operators import Family
 from spacy_latent.kernels.chains.linear_chain import (
     TRUSTED,
     backward_step,
-    centred,
     forward_step,
     k_best_last,
     k_best_step,
@@ -27,7 +26,8 @@ from spacy_latent.kernels.chains.linear_chain import (
     log_forward_step,
     log_sum,
     longest_of,
-    scaled,
+    scale_by_largest,
+    subtract_largest,
     table_of,
     trace_k_best,
     weigh,
@@ -44,8 +44,8 @@ from spacy_latent.kernels.simd.vector import LANES, best_of_rows, scan
 def _split(item):
     """Return emissions, transitions, and the scores of the first and the last tag."""
     rows, tags = item.shape
-    room = rows - tags - 2
-    return item[:room], item[room : room + tags], item[rows - 2], item[rows - 1]
+    longest = rows - tags - 2
+    return item[:longest], item[longest : longest + tags], item[rows - 2], item[rows - 1]
 
 
 @kernel
@@ -55,9 +55,9 @@ def _status(item, n):
     Rows are read one by one: numba compiles a reshape for longer than all the rest.
     """
     found, rows = FEASIBLE, len(item)
-    room = rows - item.shape[1] - 2
+    longest = rows - item.shape[1] - 2
     for i in range(rows if n > 0 else 0):
-        if i < n or i >= room:
+        if i < n or i >= longest:
             _, wrong = scan(item[i])
             if wrong:
                 found = NOT_FINITE
@@ -83,31 +83,31 @@ def best_sequences(start, stop, scores, lengths, tags, status):
     The first call of a process may wait for the compilation, so this kernel calls few others and
     has arrays of one shape.
     """
-    room, count = tags.shape[1], scores.shape[2]
-    values = np.empty((room + 1, count + LANES))
+    longest, count = tags.shape[1], scores.shape[2]
+    values = np.empty((longest + 1, count + LANES))
     # Whole vectors are read past the last row of the transitions.
     padded = np.empty((count + LANES, count))
     padded[count:] = 0.0
-    table, last = padded[:count], values[room]
+    table, last = padded[:count], values[longest]
     for b in range(start, stop):
         n, item = lengths[b], scores[b]
-        for i in range(room):
+        for i in range(longest):
             tags[b, i] = -1
         status[b] = _status(item, n)
         if n == 0 or status[b] != FEASIBLE:
             continue
         for p in range(count):
             for t in range(count):
-                table[p, t] = item[room + p, t]
+                table[p, t] = item[longest + p, t]
         for t in range(count):
-            values[0, t] = np.float64(item[0, t]) + item[room + count, t]
+            values[0, t] = np.float64(item[0, t]) + item[longest + count, t]
         for i in range(1, n):
             best_of_rows(values[i - 1], table, values[i])
             for t in range(count):
                 values[i, t] += item[i, t]
         tag = 0
         for t in range(count):
-            last[t] = values[n - 1, t] + item[room + count + 1, t]
+            last[t] = values[n - 1, t] + item[longest + count + 1, t]
             if last[t] > last[tag]:
                 tag = t
         if last[tag] == -np.inf:
@@ -126,41 +126,41 @@ def best_sequences(start, stop, scores, lengths, tags, status):
 
 
 @kernel(fastmath=ANY_ORDER)
-def _forward(item, n, weights, factors, left, rows):
+def _forward(item, n, weights, factors, forward, rows):
     """Run the forward pass with the arguments of :func:`_sweep`, and return what it returns.
 
     In ``rows`` it leaves the scales of the sums and the weights of the last tag.
     """
     tags = len(weights)
-    room = len(item) - tags - 2
-    scales, right, row = rows[0], rows[1, :tags], rows[2, :tags]
+    longest = len(item) - tags - 2
+    scales, backward, row = rows[0], rows[1, :tags], rows[2, :tags]
     # Copied as float64, so that only one variant of weigh is compiled.
     for p in range(tags):
         for t in range(tags):
-            weights[p, t] = item[room + p, t]
+            weights[p, t] = item[longest + p, t]
     flat = weights.reshape(-1)
     log_partition = (n - 1) * weigh(flat, flat)
     for i in range(n):
         for t in range(tags):
-            row[t] = np.float64(item[i, t]) + (item[room + tags, t] if i == 0 else 0.0)
+            row[t] = np.float64(item[i, t]) + (item[longest + tags, t] if i == 0 else 0.0)
         log_partition += weigh(row, factors[i])
     for t in range(tags):
-        row[t] = item[room + tags + 1, t]
-    log_partition += weigh(row, right)
+        row[t] = item[longest + tags + 1, t]
+    log_partition += weigh(row, backward)
     for t in range(tags):
-        left[0, t] = factors[0, t]
-    scales[0] = scaled(left[0, :tags])
+        forward[0, t] = factors[0, t]
+    scales[0] = scale_by_largest(forward[0, :tags])
     for i in range(1, n):
-        current, factor = left[i], factors[i]
-        forward_step(left[i - 1], weights, current)
+        current, factor = forward[i], factors[i]
+        forward_step(forward[i - 1], weights, current)
         for t in range(tags):
             current[t] *= factor[t]
-        scales[i] = scaled(current[:tags])
+        scales[i] = scale_by_largest(current[:tags])
         if scales[i] == 0.0:
             return False, 0.0
     total = 0.0
     for t in range(tags):
-        total += left[n - 1, t] * right[t]
+        total += forward[n - 1, t] * backward[t]
     if not total > 0.0:
         return False, 0.0
     log_partition += math.log(total)
@@ -170,48 +170,48 @@ def _forward(item, n, weights, factors, left, rows):
 
 
 @kernel(fastmath=ANY_ORDER)
-def _sweep(item, n, weights, factors, left, share, gamma, rows):
+def _sweep(item, n, weights, factors, forward, share, gamma, rows):
     """Run the forward and the backward pass.
 
     Args:
         rows: workspace (3, at least n + K).
         weights, factors: (K, K) and (n, K), written: exponentials of transitions and emissions.
-        left, share: (n, K), written. The marginal of the pair p, t at positions i − 1 and i is
-            left[i − 1, p] · weights[p, t] · share[i, t].
+        forward, share: (n, K), written. The marginal of the pair p, t at positions i − 1 and i is
+            forward[i − 1, p] · weights[p, t] · share[i, t].
         gamma: (n, K), written: the marginals of tags.
 
     Returns:
         Whether the sums are precise, and the log-partition.
     """
     tags = len(weights)
-    scales, right = rows[0], rows[1, :tags]
-    precise, log_partition = _forward(item, n, weights, factors, left, rows)
+    scales, backward = rows[0], rows[1, :tags]
+    precise, log_partition = _forward(item, n, weights, factors, forward, rows)
     if not precise:
         return False, 0.0
     share[:n] = 0.0
     for i in range(n - 1, -1, -1):
-        current, factor, sharing, tag_marginals = left[i], factors[i], share[i], gamma[i]
+        current, factor, sharing, tag_marginals = forward[i], factors[i], share[i], gamma[i]
         total = 0.0
         for t in range(tags):
-            total += current[t] * right[t]
+            total += current[t] * backward[t]
         if not total * scales[i] >= TRUSTED:
             return False, 0.0
         normal = 1.0 / total
         for t in range(tags):
-            tag_marginals[t] = current[t] * right[t] * normal
+            tag_marginals[t] = current[t] * backward[t] * normal
         if i == 0:
             break
         normal /= scales[i]
         for t in range(tags):
-            sharing[t] = factor[t] * right[t] * normal
-        backward_step(sharing, weights, right)
-        scaled(right)
+            sharing[t] = factor[t] * backward[t] * normal
+        backward_step(sharing, weights, backward)
+        scale_by_largest(backward)
     return True, log_partition
 
 
 @kernel
-def _log_forward(item, n, left, top):
-    """Write logarithms of the forward sums to ``left``, each row centred.
+def _log_forward(item, n, forward, top):
+    """Write logarithms of the forward sums to ``forward``, less the largest of each row.
 
     Returns:
         The log-partition, −inf if there is no sequence.
@@ -221,52 +221,53 @@ def _log_forward(item, n, left, top):
     total = 0.0
     for i in range(n):
         if i > 0:
-            log_forward_step(left[i - 1], transitions, top, left[i])
+            log_forward_step(forward[i - 1], transitions, top, forward[i])
         for t in range(tags):
-            before = left[i, t] if i > 0 else np.float64(first[t])
-            left[i, t] = before + emissions[i, t]
-        shift = centred(left[i, :tags])
+            before = forward[i, t] if i > 0 else np.float64(first[t])
+            forward[i, t] = before + emissions[i, t]
+        shift = subtract_largest(forward[i, :tags])
         if shift == -np.inf:
             return shift
         total += shift
     for t in range(tags):
-        top[t] = left[n - 1, t] + final[t]
+        top[t] = forward[n - 1, t] + final[t]
     return total + log_sum(top)
 
 
 @kernel
-def _log_sweep(item, n, left, share, gamma):
+def _log_sweep(item, n, forward, share, gamma):
     """Run :func:`_sweep` on logarithms.
 
-    The marginal of a pair is the exponential of left[i − 1, p] + transitions[p, t] + share[i, t].
+    The marginal of a pair is the exponential of forward[i − 1, p] + transitions[p, t]
+    + share[i, t].
 
     Returns:
         The log-partition, −inf if there is no sequence.
     """
     emissions, transitions, _, final = _split(item)
     tags = len(transitions)
-    top, right, after = np.empty(tags), np.empty(tags), np.empty(tags)
-    log_partition = _log_forward(item, n, left, top)
+    top, backward, after = np.empty(tags), np.empty(tags), np.empty(tags)
+    log_partition = _log_forward(item, n, forward, top)
     if log_partition == -np.inf:
         return log_partition
     for t in range(tags):
-        right[t] = final[t]
+        backward[t] = final[t]
     for i in range(n - 1, -1, -1):
         for t in range(tags):
-            top[t] = left[i, t] + right[t]
+            top[t] = forward[i, t] + backward[t]
         total = log_sum(top)
         for t in range(tags):
             gamma[i, t] = math.exp(top[t] - total)
         if i == 0:
             break
         for t in range(tags):
-            after[t] = emissions[i, t] + right[t]
-        log_backward_step(after, transitions, right)
+            after[t] = emissions[i, t] + backward[t]
+        log_backward_step(after, transitions, backward)
         # Centred before it is normalised, since both numbers may be large.
-        shift = centred(right)
+        shift = subtract_largest(backward)
         for t in range(tags):
             after[t] -= shift
-            top[t] = left[i - 1, t] + right[t]
+            top[t] = forward[i - 1, t] + backward[t]
         total = log_sum(top)
         for t in range(tags):
             share[i, t] = after[t] - total
@@ -274,11 +275,11 @@ def _log_sweep(item, n, left, share, gamma):
 
 
 @kernel(fastmath=FUSED)
-def _pairs(plain, weights, left, share, pairs):
+def _pairs(plain, weights, forward, share, pairs):
     """Write marginals of pairs of neighbours, from weights if ``plain``, else from logarithms."""
     tags = len(weights)
     for p in range(tags):
-        base, row, target = left[p], weights[p], pairs[p]
+        base, row, target = forward[p], weights[p], pairs[p]
         if plain:
             for t in range(tags):
                 target[t] = base * row[t] * share[t]
@@ -288,7 +289,7 @@ def _pairs(plain, weights, left, share, pairs):
 
 
 @kernel(fastmath=ANY_ORDER)
-def _write_marginals(n, plain, weights, left, share, gamma, pairs, result):
+def _write_marginals(n, plain, weights, forward, share, gamma, pairs, result):
     emissions, transitions, first, final = _split(result)
     tags = len(first)
     for i in range(n):
@@ -298,7 +299,7 @@ def _write_marginals(n, plain, weights, left, share, gamma, pairs, result):
         first[t] = gamma[0, t]
         final[t] = gamma[n - 1, t]
     for i in range(1, n):
-        _pairs(plain, weights, left[i - 1], share[i], pairs)
+        _pairs(plain, weights, forward[i - 1], share[i], pairs)
         for p in range(tags):
             source, target = pairs[p], transitions[p]
             for t in range(tags):
@@ -306,7 +307,7 @@ def _write_marginals(n, plain, weights, left, share, gamma, pairs, result):
 
 
 @kernel(fastmath=ANY_ORDER)
-def _write_product(n, plain, weights, left, share, gamma, pairs, along, mean, result):
+def _write_product(n, plain, weights, forward, share, gamma, pairs, along, mean, result):
     """Write the Hessian product (see kernels.chains.linear_chain.product_with_hessian).
 
     Args:
@@ -321,7 +322,7 @@ def _write_product(n, plain, weights, left, share, gamma, pairs, along, mean, re
         mean[0, t] = value if gamma[0, t] > 0.0 else 0.0
     for i in range(1, n):
         before, current = mean[i - 1], mean[i]
-        _pairs(plain, weights, left[i - 1], share[i], pairs)
+        _pairs(plain, weights, forward[i - 1], share[i], pairs)
         for t in range(tags):
             current[t] = 0.0
             weight[t] = 0.0
@@ -346,7 +347,7 @@ def _write_product(n, plain, weights, left, share, gamma, pairs, along, mean, re
             emissions[i, t] = gamma[i, t] * (mean[i, t] + rest[t])
         if i == 0:
             break
-        _pairs(plain, weights, left[i - 1], share[i], pairs)
+        _pairs(plain, weights, forward[i - 1], share[i], pairs)
         for t in range(tags):
             value = rest[t] + of_emissions[i, t]
             rest[t] = value if gamma[i, t] > 0.0 else 0.0
@@ -372,12 +373,12 @@ def sum_over_sequences(
     start, stop, scores, lengths, along, operation, log_partition, result, kept, status
 ):
     """Compute the sums over sequences as ``Family.total`` of kernels.autograd.operators."""
-    room, tags = longest_of(start, stop, lengths), scores.shape[2]
+    longest, tags = longest_of(start, stop, lengths), scores.shape[2]
     weights, pairs = table_of(tags), np.empty((tags, tags))
-    left, share = np.empty((room, tags + LANES)), np.empty((room, tags + LANES))
-    factors, gamma = np.empty((room, tags)), np.empty((room, tags))
-    rows = np.empty((3, room + tags))
-    mean = np.empty((room if operation == HESSIAN_PRODUCT else 0, tags))
+    forward, share = np.empty((longest, tags + LANES)), np.empty((longest, tags + LANES))
+    factors, gamma = np.empty((longest, tags)), np.empty((longest, tags))
+    rows = np.empty((3, longest + tags))
+    mean = np.empty((longest if operation == HESSIAN_PRODUCT else 0, tags))
     for b in range(start, stop):
         n = lengths[b]
         log_partition[b] = 0.0
@@ -387,24 +388,26 @@ def sum_over_sequences(
         status[b] = _status(item, n)
         if n == 0 or status[b] != FEASIBLE:
             continue
-        plain, total = _sweep(item, n, weights, factors, left, share, gamma, rows)
+        plain, total = _sweep(item, n, weights, factors, forward, share, gamma, rows)
         if not plain:
-            total = _log_sweep(item, n, left, share, gamma)
+            total = _log_sweep(item, n, forward, share, gamma)
             _copy(_split(item)[1], weights)
         log_partition[b] = total
         if total == -np.inf:
             status[b] = INFEASIBLE
         elif operation == MARGINALS:
-            _write_marginals(n, plain, weights, left, share, gamma, pairs, result[b])
+            _write_marginals(n, plain, weights, forward, share, gamma, pairs, result[b])
         elif operation == HESSIAN_PRODUCT:
-            _write_product(n, plain, weights, left, share, gamma, pairs, along[b], mean, result[b])
+            _write_product(
+                n, plain, weights, forward, share, gamma, pairs, along[b], mean, result[b]
+            )
 
 
 @kernel
 def sample_sequences(start, stop, scores, lengths, seeds, samples, status):
     """Draw samples as ``Family.sample``: tags ``(S, B, N)``, −1 for padding."""
     tags = scores.shape[2]
-    left = np.empty((longest_of(start, stop, lengths), tags + LANES))
+    forward = np.empty((longest_of(start, stop, lengths), tags + LANES))
     top, column = np.empty(tags), np.empty(tags)
     for b in range(start, stop):
         n = lengths[b]
@@ -412,19 +415,19 @@ def sample_sequences(start, stop, scores, lengths, seeds, samples, status):
         status[b] = _status(scores[b], n)
         if n == 0 or status[b] != FEASIBLE:
             continue
-        if _log_forward(scores[b], n, left, top) == -np.inf:
+        if _log_forward(scores[b], n, forward, top) == -np.inf:
             status[b] = INFEASIBLE
             continue
         _, transitions, _, final = _split(scores[b])
         state = seeds[b : b + 1].copy()
         for k in range(samples.shape[0]):
             for t in range(tags):
-                column[t] = left[n - 1, t] + final[t]
+                column[t] = forward[n - 1, t] + final[t]
             tag = choose(column, tags, state)
             samples[k, b, n - 1] = tag
             for i in range(n - 1, 0, -1):
                 for p in range(tags):
-                    column[p] = left[i - 1, p] + transitions[p, tag]
+                    column[p] = forward[i - 1, p] + transitions[p, tag]
                 tag = choose(column, tags, state)
                 samples[k, b, i - 1] = tag
 
@@ -485,16 +488,16 @@ def follow_sequences(
         pair_steps: ``(B, N, P)`` float64 of zeros, written after the first position: p(second tag |
             first tag before it).
     """
-    room, count = tags.shape[1], scores.shape[2]
+    longest, count = tags.shape[1], scores.shape[2]
     # Whole vectors are read past the last row of the transitions.
     padded = np.empty((count + LANES, count))
     padded[count:] = 0.0
     weights = padded[:count]
-    left, share = np.empty((room, count + LANES)), np.empty((room, count + LANES))
-    factors, rows = np.empty((room, count)), np.empty((3, room + count))
+    forward, share = np.empty((longest, count + LANES)), np.empty((longest, count + LANES))
+    factors, rows = np.empty((longest, count)), np.empty((3, longest + count))
     for b in range(start, stop):
         n = lengths[b]
-        for i in range(room):
+        for i in range(longest):
             steps[b, i] = 0.0
             for t in range(count):
                 marginals[b, i, t] = 0.0
@@ -502,7 +505,7 @@ def follow_sequences(
         if n == 0 or status[b] != FEASIBLE:
             continue
         gamma, path = marginals[b], tags[b]
-        plain, _ = _sweep(scores[b], n, weights, factors, left, share, gamma, rows)
+        plain, _ = _sweep(scores[b], n, weights, factors, forward, share, gamma, rows)
         if not plain:
             status[b] = UNSOLVED
             continue
@@ -512,7 +515,7 @@ def follow_sequences(
                 # The step of the path, and then those of the pairs.
                 p, t = (path[i - 1], path[i]) if k < 0 else (pairs[0, k], pairs[1, k])
                 if gamma[i - 1, p] > 0.0:
-                    step = left[i - 1, p] * weights[p, t] * share[i, t] / gamma[i - 1, p]
+                    step = forward[i - 1, p] * weights[p, t] * share[i, t] / gamma[i - 1, p]
                     step = step if step < 1.0 else 1.0
                     if k < 0:
                         steps[b, i] = step
@@ -525,14 +528,14 @@ def follow_in_logarithms(
     start, stop, scores, lengths, tags, pairs, marginals, steps, pair_steps, status
 ):
     """Solve the items that :func:`follow_sequences` has left UNSOLVED, on logarithms."""
-    room, count = longest_of(start, stop, lengths), scores.shape[2]
-    left, share = np.empty((room, count + LANES)), np.empty((room, count + LANES))
+    longest, count = longest_of(start, stop, lengths), scores.shape[2]
+    forward, share = np.empty((longest, count + LANES)), np.empty((longest, count + LANES))
     for b in range(start, stop):
         if status[b] != UNSOLVED:
             continue
         n, gamma, path = lengths[b], marginals[b], tags[b]
         status[b] = FEASIBLE
-        if _log_sweep(scores[b], n, left, share, gamma) == -np.inf:
+        if _log_sweep(scores[b], n, forward, share, gamma) == -np.inf:
             marginals[b] = 0.0
             status[b] = INFEASIBLE
             continue
@@ -542,7 +545,7 @@ def follow_in_logarithms(
             for k in range(-1, pairs.shape[1]):
                 p, t = (path[i - 1], path[i]) if k < 0 else (pairs[0, k], pairs[1, k])
                 if gamma[i - 1, p] > 0.0:
-                    pair = math.exp(left[i - 1, p] + transitions[p, t] + share[i, t])
+                    pair = math.exp(forward[i - 1, p] + transitions[p, t] + share[i, t])
                     step = min(1.0, pair / gamma[i - 1, p])
                     if k < 0:
                         steps[b, i] = step

@@ -173,11 +173,11 @@ def sum_over_runs(
         most_runs: bound of the number of runs.
         exactly: 1 or 0.
     """
-    room = scores.shape[1]
-    most = min(largest, room)
+    longest = scores.shape[1]
+    most = min(largest, longest)
     bound = min(most_runs, most)
-    row, drow = np.empty(room), np.zeros(room)
-    shape = (room + 1, most + 1, bound + 1, 2)
+    row, drow = np.empty(longest), np.zeros(longest)
+    shape = (longest + 1, most + 1, bound + 1, 2)
     sums, dsums = np.empty(shape), np.zeros(shape)
     flows, dflows = np.empty((2, *shape[1:])), np.empty((2, *shape[1:]))
     for b in range(start, stop):
@@ -207,11 +207,11 @@ def sum_over_runs(
 @kernel
 def best_runs(start, stop, scores, lengths, largest, most_runs, exactly, best, status):
     """Write 1 for the items of the best choice, else 0."""
-    room = scores.shape[1]
-    most = min(largest, room)
+    longest = scores.shape[1]
+    most = min(largest, longest)
     bound = min(most_runs, most)
-    row = np.empty(room)
-    totals = np.empty((room + 1, most + 1, bound + 1, 2))
+    row = np.empty(longest)
+    totals = np.empty((longest + 1, most + 1, bound + 1, 2))
     for b in range(start, stop):
         n = lengths[b]
         k = min(largest, n)
@@ -249,11 +249,11 @@ def best_runs(start, stop, scores, lengths, largest, most_runs, exactly, best, s
 @kernel
 def sample_runs(start, stop, scores, lengths, largest, most_runs, exactly, seeds, samples, status):
     """Draw exact samples: from the last item to the first, each state given the next."""
-    room = scores.shape[1]
-    most = min(largest, room)
+    longest = scores.shape[1]
+    most = min(largest, longest)
     bound = min(most_runs, most)
-    row, nothing = np.empty(room), np.zeros(room)
-    shape = (room + 1, most + 1, bound + 1, 2)
+    row, nothing = np.empty(longest), np.zeros(longest)
+    shape = (longest + 1, most + 1, bound + 1, 2)
     sums, dsums = np.empty(shape), np.zeros(shape)
     ends, dends = np.empty(shape[1:]), np.empty(shape[1:])
     state = np.empty(1, dtype=np.uint64)

@@ -149,7 +149,8 @@ def capped_simplex_rows(start, stop, scores, lengths, largest, exactly, result, 
             for i in range(n):
                 value = float(scores[r, i])
                 total += min(max(value - threshold, 0.0), 1.0)
-                # As the breakpoint was computed: value − threshold may be rounded to above 1 at it.
+                # Compare value − 1 with the threshold, as the breakpoint was computed: value −
+                # threshold may round to above 1.
                 free += 1.0 if value > threshold and value - 1.0 <= threshold else 0.0
             if free > 0.0:
                 threshold += (total - k) / free

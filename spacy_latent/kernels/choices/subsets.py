@@ -150,10 +150,10 @@ def sum_over_subsets(
         largest: k.
         exactly: 1 or 0.
     """
-    room = scores.shape[1]
-    most = min(largest, room)
-    row, drow = np.empty(room), np.zeros(room)
-    sums, dsums = np.empty((room + 1, most + 1)), np.zeros((room + 1, most + 1))
+    longest = scores.shape[1]
+    most = min(largest, longest)
+    row, drow = np.empty(longest), np.zeros(longest)
+    sums, dsums = np.empty((longest + 1, most + 1)), np.zeros((longest + 1, most + 1))
     for b in range(start, stop):
         n = lengths[b]
         k = min(largest, n)
@@ -205,10 +205,10 @@ def sample_subsets(start, stop, scores, lengths, largest, exactly, seeds, sample
     From the last item to the first, each is chosen or not, given the number of items left to
     choose.
     """
-    room = scores.shape[1]
-    most = min(largest, room)
-    row, nothing = np.empty(room), np.zeros(room)
-    sums, dsums = np.empty((room + 1, most + 1)), np.zeros((room + 1, most + 1))
+    longest = scores.shape[1]
+    most = min(largest, longest)
+    row, nothing = np.empty(longest), np.zeros(longest)
+    sums, dsums = np.empty((longest + 1, most + 1)), np.zeros((longest + 1, most + 1))
     state = np.empty(1, dtype=np.uint64)
     for b in range(start, stop):
         n = lengths[b]

@@ -169,7 +169,7 @@ def outside(
 
 
 @triton.jit
-def trace(charts, best, side, n, offset, SPANS: tl.constexpr):
+def backtrack(charts, best, side, n, offset, SPANS: tl.constexpr):
     """Write the spans of the best tree, by marking them from the longest down.
 
     The order is the same as on the CPU: a span, then all spans in its right part, then all in its
@@ -226,7 +226,7 @@ def constituency_trees(
         found = tl.where(wrong > 0, NOT_FINITE, found)
         if KIND == MAX:
             if (found == FEASIBLE) & (n > 1):
-                trace(charts, result + item * side * 2, side, n, offset, SPANS)
+                backtrack(charts, result + item * side * 2, side, n, offset, SPANS)
         else:
             log_total = tl.log(total) if KIND == SUM else total
             tl.store(log_partition + item, log_total + taken + words)

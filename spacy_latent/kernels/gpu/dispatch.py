@@ -104,7 +104,7 @@ class Found(NamedTuple):
         pairs = [(self.result, other.result)]
         if self.log_partition is not None and other.log_partition is not None:
             pairs.append((self.log_partition, other.log_partition))
-        told = False
+        compared = False
         for own, reference in pairs:
             # The result of LOG_PARTITION is empty.
             if own.shape != reference.shape or not reference.numel():
@@ -115,8 +115,8 @@ class Found(NamedTuple):
                 continue
             if not torch.allclose(own, reference, 0.0, TOLERANCE * largest):
                 return False
-            told = True
-        return told or None
+            compared = True
+        return compared or None
 
 
 def _may_be_too_large(scores: Tensor) -> np.ndarray:
@@ -204,10 +204,10 @@ Check = Callable[[str, np.ndarray], None]
 _pending: ContextVar[list[tuple[str, Tensor, Check]] | None] = ContextVar("pending", default=None)
 
 
-def look_at(name: str, status: np.ndarray | Tensor, check: Check) -> None:
+def check_status(name: str, status: np.ndarray | Tensor, check: Check) -> None:
     """Check the statuses, which waits for the GPU, and raise their error.
 
-    Inside :func:`looked_at_later` the check is postponed.
+    Inside :func:`checks_postponed` the check is postponed.
     """
     pending = _pending.get()
     if pending is not None and isinstance(status, Tensor):
@@ -217,7 +217,7 @@ def look_at(name: str, status: np.ndarray | Tensor, check: Check) -> None:
 
 
 @contextmanager
-def looked_at_later() -> Iterator[None]:
+def checks_postponed() -> Iterator[None]:
     """Postpone the checks of sums from a GPU to the end of this context, with one transfer for all.
 
     Nothing waits for the GPU before the end, so the body can be captured in a CUDA graph. Until
@@ -230,16 +230,16 @@ def looked_at_later() -> Iterator[None]:
     except Exception:
         # The cause may be an item without a structure. Its error is more helpful.
         _pending.reset(before)
-        _look_at_all(pending)
+        _check_all(pending)
         raise
     except BaseException:
         _pending.reset(before)
         raise
     _pending.reset(before)
-    _look_at_all(pending)
+    _check_all(pending)
 
 
-def _look_at_all(pending: list[tuple[str, Tensor, Check]]) -> None:
+def _check_all(pending: list[tuple[str, Tensor, Check]]) -> None:
     if not pending:
         return
     statuses = torch.cat([status for _, status, _ in pending]).cpu()
@@ -249,7 +249,7 @@ def _look_at_all(pending: list[tuple[str, Tensor, Check]]) -> None:
 
 
 @contextmanager
-def looked_at_before() -> Iterator[None]:
+def checks_skipped() -> Iterator[None]:
     """Skip the checks of sums from a GPU in this context, over scores that were checked before."""
     before = _pending.set([])
     try:

@@ -220,7 +220,7 @@ def product(
 
 
 @triton.jit
-def trace(chart, best, tag, offset, n, tags):
+def backtrack(chart, best, tag, offset, n, tags):
     """Write the tags of the best sequence from its last tag."""
     for done in range(0, n):
         i = n - 1 - done
@@ -256,7 +256,7 @@ def chains(
             tl.store(status + item, found)
             if KIND == MAX:
                 if found == FEASIBLE:
-                    trace(chart, result + item * side, tag.to(tl.int32), offset, n, tags)
+                    backtrack(chart, result + item * side, tag.to(tl.int32), offset, n, tags)
             else:
                 tl.store(log_partition + item, total + shift)
                 if (operation >= MARGINALS) & (found != NOT_FINITE) & (found != INFEASIBLE):

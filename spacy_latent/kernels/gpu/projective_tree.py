@@ -6,8 +6,8 @@ a span lie at constant distances.
 
 TO_RIGHT and TO_LEFT are incomplete spans, with an arc between their ends. RIGHT and LEFT are
 complete spans, with all descendants of one end. ARC_RIGHT and ARC_LEFT are the weights of arcs.
-OUTER, OUTER_RIGHT and OUTER_LEFT are gradients of log Z: with respect to the sum over splits
-between the ends of an arc, to RIGHT, and to LEFT.
+OUTER_BETWEEN, OUTER_RIGHT and OUTER_LEFT are gradients of log Z, with respect to the sum over
+splits between the ends of an arc, to RIGHT, and to LEFT.
 """
 
 import triton
@@ -49,7 +49,7 @@ from spacy_latent.kernels.gpu.semirings import (
 )  # fmt: skip
 
 ARC_RIGHT, ARC_LEFT, TO_RIGHT, TO_LEFT, RIGHT, LEFT = (tl.constexpr(chart) for chart in range(6))
-OUTER, OUTER_RIGHT, OUTER_LEFT = (tl.constexpr(chart) for chart in range(6, 9))
+OUTER_BETWEEN, OUTER_RIGHT, OUTER_LEFT = (tl.constexpr(chart) for chart in range(6, 9))
 INNER_CHARTS, CHARTS = 6, 9
 # Marks a span of the best tree. It exceeds all sums of scores.
 MARK = tl.constexpr(1e301)
@@ -173,7 +173,7 @@ def outside(
     """
     area = side * side
     to_right, to_left, right, left = TO_RIGHT * area, TO_LEFT * area, RIGHT * area, LEFT * area
-    outer, outer_right, outer_left = OUTER * area, OUTER_RIGHT * area, OUTER_LEFT * area
+    outer, outer_right, outer_left = OUTER_BETWEEN * area, OUTER_RIGHT * area, OUTER_LEFT * area
     mass = tl.zeros((SPANS,), tl.float64)
     for shorter in range(0, n):
         length = n - shorter
@@ -213,8 +213,8 @@ def outside(
             put(charts, outer_right + cell, offset, r, dr, live, DERIVED)
             put(charts, outer_left + cell, offset, l, dl, live, DERIVED)
 
-            # Gradients of TO_RIGHT and TO_LEFT, which pass to OUTER through the weights of the
-            # arcs.
+            # Gradients of TO_RIGHT and TO_LEFT, which pass to OUTER_BETWEEN through the
+            # weights of the arcs.
             a, da = plus(a, da, r, dr, KIND)
             b, db = plus(b, db, l, dl, KIND)
             s, ds = times(a, da, s, ds, KIND)
@@ -235,7 +235,7 @@ def outside(
 
 
 @triton.jit
-def trace(charts, best, side, n, offset, SPANS: tl.constexpr):
+def backtrack(charts, best, side, n, offset, SPANS: tl.constexpr):
     """Write the heads of the best tree, by marking its spans from the longest down."""
     area = side * side
     to_right, to_left, right, left = TO_RIGHT * area, TO_LEFT * area, RIGHT * area, LEFT * area
@@ -299,7 +299,7 @@ def projective_trees(
         found = tl.where(wrong > 0, NOT_FINITE, state_of(total, n, KIND))
         if KIND == MAX:
             if found == FEASIBLE:
-                trace(charts, result + item * side, side, n, offset, SPANS)
+                backtrack(charts, result + item * side, side, n, offset, SPANS)
         else:
             log_total = tl.log(total) if KIND == SUM else total
             tl.store(log_partition + item, log_total + total_shift)

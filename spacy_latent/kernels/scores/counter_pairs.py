@@ -66,7 +66,7 @@ class Rows(NamedTuple):
             yield Rows(self.item[start:stop], self.place[start:stop], begin)
             start = stop
 
-    def room(self) -> int:
+    def most_pairs(self) -> int:
         """Return the largest number of pairs in a block."""
         return min(max(PAIRS, int(np.diff(self.begin).max(initial=0))), int(self.begin[-1]))
 
@@ -258,10 +258,10 @@ class Weights:
 class _Layers:
     """The layers of one block of pairs at a time, in reused memory."""
 
-    def __init__(self, given: Weights, room: int) -> None:
+    def __init__(self, given: Weights, most_pairs: int) -> None:
         self.given = given
-        self._seen = given.first.new_empty(given.first.shape[0], room)
-        self._one = given.first.new_empty(room, given.first.shape[1])
+        self._seen = given.first.new_empty(given.first.shape[0], most_pairs)
+        self._one = given.first.new_empty(most_pairs, given.first.shape[1])
         self._two = torch.empty_like(self._one)
 
     def run(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
@@ -281,10 +281,10 @@ class _Layers:
 
 
 def _score(
-    start: int, stop: int, given: Weights, room: int, blocks: list[Rows], scores: np.ndarray
+    start: int, stop: int, given: Weights, most_pairs: int, blocks: list[Rows], scores: np.ndarray
 ) -> None:
-    """Write the scores of blocks of at most ``room`` pairs."""
-    layers = _Layers(given, room)
+    """Write the scores of blocks of at most ``most_pairs`` pairs."""
+    layers = _Layers(given, most_pairs)
     for block in blocks[start:stop]:
         _, _, two = layers.run(block)
         outputs(block, given.lengths, two.numpy(), given.terms, scores)
@@ -323,13 +323,13 @@ def _add_gradients(
 ) -> None:
     """Add the gradients of the items start .. stop−1."""
     rows = Rows.of(start, stop, given.lengths)
-    room, units = rows.room(), len(given.hidden)
-    layers = _Layers(given, room)
+    most_pairs, units = rows.most_pairs(), len(given.hidden)
+    layers = _Layers(given, most_pairs)
     of_first, of_hidden = torch.zeros_like(given.first), torch.zeros_like(given.hidden)
     of_output = np.zeros_like(given.terms.output)
     of_terms = Terms(result.heads, result.modifiers, of_output)
-    of_layer = given.first.new_empty(room, given.first.shape[1])
-    of_seen = given.first.new_empty(SEEN * given.values.shape[2], room)
+    of_layer = given.first.new_empty(most_pairs, given.first.shape[1])
+    of_seen = given.first.new_empty(SEEN * given.values.shape[2], most_pairs)
     for block in rows.blocks():
         seen, one, two = layers.run(block)
         outputs_gradient(block, given.lengths, two.numpy(), given.terms, change, of_terms)
@@ -367,7 +367,7 @@ def _counter_pairs(
     blocks = list(rows.blocks())
     costs = given.cost() * np.array([block.begin[-1] for block in blocks], dtype=float)
     if blocks:
-        spread(_score, costs, (given, rows.room(), blocks, scores))
+        spread(_score, costs, (given, rows.most_pairs(), blocks, scores))
     return torch.from_numpy(scores).to(values.device)
 
 

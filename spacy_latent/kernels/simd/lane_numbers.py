@@ -55,11 +55,11 @@ class Tangents(NamedTuple):
 
     Attributes:
         charts: the sums, with floor 0; only read.
-        change: their tangents.
+        tangents: their tangents.
     """
 
     charts: NDArray[np.float64]
-    change: NDArray[np.float64]
+    tangents: NDArray[np.float64]
 
 
 class Maxima(NamedTuple):
@@ -79,7 +79,7 @@ def _times(builder: Any, a: Any, b: Any) -> Any:
     return builder.fmul(a, b, flags=FLAGS)
 
 
-class _OfSums:
+class _SumRules:
     """Arithmetic of ``Sums`` on llvmlite vectors.
 
     A cell is a list of vectors, and a total is a vector.
@@ -126,7 +126,7 @@ class _OfSums:
         return gradient[0]
 
 
-class _OfMaxima(_OfSums):
+class _MaximumRules(_SumRules):
     """Arithmetic of ``Maxima``, which have no gradients."""
 
     one = 0.0
@@ -146,7 +146,7 @@ class _OfMaxima(_OfSums):
         return builder.fadd(total, weight[0], flags=FLAGS)
 
 
-class _OfTangents(_OfSums):
+class _TangentRules(_SumRules):
     one = 0.0
 
     @staticmethod
@@ -167,7 +167,7 @@ class _OfTangents(_OfSums):
 
     @staticmethod
     def products(builder: Any, pairs: Sequence[Any]) -> Any:
-        total = _OfSums.products(builder, [(a[1:], weight) for a, weight in pairs])
+        total = _SumRules.products(builder, [(a[1:], weight) for a, weight in pairs])
         # In this order, since gradients may be close to the range of float64 if weights are small.
         for a, weight in pairs:
             change = _times(builder, weight[0], weight[1])
@@ -181,7 +181,11 @@ class _OfTangents(_OfSums):
         return _plus(builder, total, _times(builder, gradient[0], cell[1]))
 
 
-_RULES: dict[type, type[_OfSums]] = {Sums: _OfSums, Tangents: _OfTangents, Maxima: _OfMaxima}
+_RULES: dict[type, type[_SumRules]] = {
+    Sums: _SumRules,
+    Tangents: _TangentRules,
+    Maxima: _MaximumRules,
+}
 
 
 # ------------------------------------------------------------------------------------ operations
@@ -482,7 +486,7 @@ def dots_of_rows(
                             for x, y in products:
                                 # Both factors are plain values here: the loop as a whole computes a
                                 # tangent.
-                                rules = _OfMaxima if nothing else _OfSums
+                                rules = _MaximumRules if nothing else _SumRules
                                 left, right = [values[id(x[r])]], [values[id(y[c])]]
                                 value = rules.plus_product(builder, value, left, right)
                             builder.store(value, place)

@@ -163,9 +163,9 @@ def lanes_shape(n):
 
 
 @kernel
-def aligned(room):
+def aligned(memory):
     """Return the first index at the start of a cache line."""
-    return -(np.int64(room.ctypes.data) // 8) % ALIGNMENT
+    return -(np.int64(memory.ctypes.data) // 8) % ALIGNMENT
 
 
 @intrinsic
@@ -296,7 +296,7 @@ def log_of_products(tops, totals, n, lane):
 
 
 @kernel
-def longest_beside(items, lengths):
+def group_length(items, lengths):
     """Return the length of the longest item of a group, or 0 if solving one by one is faster.
 
     The group has LANES item numbers, −1 for a free lane.
@@ -316,7 +316,7 @@ def begin_group(items, lengths, operation, sizes, partitions, log_partition, res
     """Write the lengths of a group's items to ``sizes``, and the results of items without tokens.
 
     Returns:
-        The result of :func:`longest_beside`.
+        The result of :func:`group_length`.
     """
     for lane in range(LANES):
         b = items[lane]
@@ -327,7 +327,7 @@ def begin_group(items, lengths, operation, sizes, partitions, log_partition, res
             result[b] = 0.0
         if b >= 0 and sizes[lane] == 0:
             log_partition[b], status[b] = 0.0, FEASIBLE
-    return longest_beside(items, lengths)
+    return group_length(items, lengths)
 
 
 @kernel
@@ -408,7 +408,7 @@ def group_size(shape: torch.Size) -> int:
     return LANES if shape[0] >= COST and shape[1] <= LONGEST else 1
 
 
-def kept_beside(n, charts):
+def saved_size_in_lanes(n, charts):
     """Return the float64 numbers per item that a group in lanes may save, in whole vectors.
 
     The items have up to n words, and ``charts`` charts of :func:`lanes_shape`. n may be a symbolic

@@ -10,9 +10,8 @@ not yet written to a chart. For ``Tangents``, a total is the tangent alone, sinc
 the values already.
 
 Charts are filled row by row. When a span is finished, its products are added at once to all longer
-spans of its row that begin with it. A recurrence is described by *joins*: (chart of the longer
-span, chart of the following span, chart of the finished span). The loops over rows, inside and
-outside, are generated from the joins for each number type.
+spans of its row that begin with it. A recurrence is described by *joins*, see :class:`Join`. The
+loops over rows, inside and outside, are generated from the joins for each number type.
 """
 
 from __future__ import annotations
@@ -30,7 +29,19 @@ from numpy.typing import NDArray
 from spacy_latent.kernels.core.compilation import ANY_ORDER
 from spacy_latent.kernels.simd.vector import VECTOR, Statement, larger, loop_of
 
-Join = tuple[int, int, int]
+
+class Join(NamedTuple):
+    """A product of two spans, result[i, j] ⊕= finished[i, k] ⊗ following[f, j].
+
+    Attributes:
+        result: the chart of the longer span.
+        finished: the chart of the span that is split off at the left.
+        following: the chart of the rest, whose first index f is k or k + 1.
+    """
+
+    result: int
+    finished: int
+    following: int
 
 
 class Sums(NamedTuple):
@@ -51,13 +62,13 @@ class Tangents(NamedTuple):
 
     Attributes:
         charts: the sums, with floor 0; only read.
-        change: their tangents.
+        tangents: their tangents.
     """
 
     weights: NDArray[np.float64]
     d_weights: NDArray[np.float64]
     charts: NDArray[np.float64]
-    change: NDArray[np.float64]
+    tangents: NDArray[np.float64]
 
 
 class Maxima(NamedTuple):
@@ -78,7 +89,7 @@ def _times(builder: Any, a: Any, b: Any) -> Any:
     return builder.fmul(a, b, flags=tuple(ANY_ORDER))
 
 
-class _OfSums:
+class _SumRules:
     """Arithmetic of ``Sums`` on llvmlite numbers.
 
     A cell is a list of its value and, for tangents, its tangent.
@@ -124,7 +135,7 @@ class _OfSums:
         ]
 
 
-class _OfTangents(_OfSums):
+class _TangentRules(_SumRules):
     """Arithmetic of ``Tangents``.
 
     All rows and scalars come as values and then tangents. Only tangents are written.
@@ -158,7 +169,7 @@ class _OfTangents(_OfSums):
         ]
 
 
-class _OfMaxima(_OfSums):
+class _MaximumRules(_SumRules):
     """Arithmetic of ``Maxima``, which have no gradients."""
 
     nothing, one, neutral = -np.inf, 0.0, 0.0
@@ -177,7 +188,11 @@ class _OfMaxima(_OfSums):
         return [("max", p, ((p, count + p),)) for p in range(count)]
 
 
-_RULES: dict[type, type[_OfSums]] = {Sums: _OfSums, Tangents: _OfTangents, Maxima: _OfMaxima}
+_RULES: dict[type, type[_SumRules]] = {
+    Sums: _SumRules,
+    Tangents: _TangentRules,
+    Maxima: _MaximumRules,
+}
 
 
 # ------------------------------------------------------------------------------------ operations
@@ -347,14 +362,15 @@ add_row = _of_two_rows(copy=False)
 def pushes_of(joins: Sequence[Join]) -> Any:
     """Return an operation (number, i, k, following, totals, begin, end) that pushes a span.
 
-    For each of ``joins`` (to, row, by), the operation adds
+    For each join the operation adds
 
-        to[i, j] += t · row[f, j] for begin ≤ j < end, in whole vectors,
+        result[i, j] += t · following[f, j] for begin ≤ j < end, in whole vectors,
 
     with f and t at the index of the join in ``following`` and ``totals``. t is the total of the
-    cell by[i, k], which need not be written yet.
+    cell finished[i, k], which need not be written yet.
     """
     count = len(joins)
+    finished, followers = [join.finished for join in joins], [join.following for join in joins]
 
     def build(
         typingctx: Any,
@@ -372,11 +388,11 @@ def pushes_of(joins: Sequence[Join]) -> Any:
             chart = i.type
             follows = cgutils.unpack_tuple(builder, following, count)
             scalars = cgutils.unpack_tuple(builder, totals, count)
-            rows = [own.row(own.charts[-1], chart(to), i) for to, _, _ in joins]
+            rows = [own.row(own.charts[-1], chart(join.result), i) for join in joins]
             for array in own.charts:
-                rows += [own.row(array, chart(row), f) for (_, row, _), f in zip(joins, follows)]
+                rows += [own.row(array, chart(x), f) for x, f in zip(followers, follows)]
             for array in own.charts[:-1]:
-                scalars += [builder.load(own.place(array, chart(by), i, k)) for _, _, by in joins]
+                scalars += [builder.load(own.place(array, chart(x), i, k)) for x in finished]
             own.loop(own.rules.pushes(count), rows, scalars, begin, end)
             return context.get_dummy_value()
 
@@ -394,12 +410,13 @@ def pulls_of(joins: Sequence[Join], gradient: Mapping[int, int]) -> Any:
     """Return the adjoint of :func:`pushes_of`, an operation (number, i, k, following, begin, end).
 
     The operation adds to the gradients of the following spans. It returns one total for each join:
-    its contribution to the gradient of the cell by[i, k].
+    its contribution to the gradient of the cell finished[i, k].
 
     Args:
         gradient: maps each chart to the chart of its gradients.
     """
     count = len(joins)
+    finished, followers = [join.finished for join in joins], [join.following for join in joins]
 
     def build(
         typingctx: Any, number: Any, i: Any, k: Any, following: Any, begin: Any, end: Any
@@ -411,13 +428,13 @@ def pulls_of(joins: Sequence[Join], gradient: Mapping[int, int]) -> Any:
             follows = cgutils.unpack_tuple(builder, following, count)
             rows, scalars = [], []
             for array in own.charts:
-                rows += [own.row(array, chart(gradient[to]), i) for to, _, _ in joins]
+                rows += [own.row(array, chart(gradient[join.result]), i) for join in joins]
             for array in own.charts:
-                rows += [own.row(array, chart(row), f) for (_, row, _), f in zip(joins, follows)]
-                scalars += [builder.load(own.place(array, chart(by), i, k)) for _, _, by in joins]
+                rows += [own.row(array, chart(x), f) for x, f in zip(followers, follows)]
+                scalars += [builder.load(own.place(array, chart(x), i, k)) for x in finished]
             rows += [
-                own.row(own.charts[-1], chart(gradient[row]), f)
-                for (_, row, _), f in zip(joins, follows)
+                own.row(own.charts[-1], chart(gradient[join.following]), f)
+                for join, f in zip(joins, follows)
             ]
             totals = own.loop(own.rules.pulls(count), rows, scalars, begin, end)
             return context.make_tuple(builder, signature.return_type, totals)

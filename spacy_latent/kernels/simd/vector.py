@@ -34,9 +34,9 @@ def aligned_empty(size):
 
     Vectors that cross two cache lines take one and a half times as long.
     """
-    room = np.empty(size + LANES)
-    start = -(np.int64(room.ctypes.data) // 8) % LANES
-    return room[start : start + size]
+    memory = np.empty(size + LANES)
+    start = -(np.int64(memory.ctypes.data) // 8) % LANES
+    return memory[start : start + size]
 
 
 Statement = tuple[str, int, Sequence[tuple[int, int]]]

@@ -20,9 +20,13 @@ from dataclasses import replace
 import numpy as np
 
 from spacy_latent.kernels.alignments import monotone_alignment
-from spacy_latent.kernels.alignments.monotone_alignment import read_cells, read_changes, room_of
+from spacy_latent.kernels.alignments.monotone_alignment import (
+    longest_sizes,
+    read_cells,
+    read_changes,
+)
 from spacy_latent.kernels.chains import linear_chain
-from spacy_latent.kernels.chains.linear_chain import centred, is_wrong, longest_of
+from spacy_latent.kernels.chains.linear_chain import has_nan_or_inf, longest_of, subtract_largest
 from spacy_latent.kernels.choices.simplex import sparsemax_threshold
 from spacy_latent.kernels.core.compilation import ANY_ORDER, FUSED, kernel
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION
@@ -110,8 +114,8 @@ def _divide(previous, block, top, threshold, flow, before, target):
 @kernel
 def sum_over_chains(start, stop, scores, lengths, along, operation, value, result, kept, status):
     """Compute the smoothed maximum as ``Family.total``, except HESSIAN_PRODUCT."""
-    room, tags = longest_of(start, stop, lengths), scores.shape[3]
-    shape = (room, tags)
+    longest, tags = longest_of(start, stop, lengths), scores.shape[3]
+    shape = (longest, tags)
     # Values are centred, since they would grow with the length of the text.
     values, tops, thresholds = np.empty(shape), np.empty(shape), np.empty(shape)
     known, count, total = np.empty(tags), np.empty(tags), np.empty(tags)
@@ -126,17 +130,17 @@ def sum_over_chains(start, stop, scores, lengths, along, operation, value, resul
         if n == 0:
             continue
         item = scores[b]
-        if is_wrong(item, n):
+        if has_nan_or_inf(item, n):
             status[b] = NOT_FINITE
             continue
         for t in range(tags):
             values[0, t] = item[0, 0, t]
-        shift = centred(values[0])
+        shift = subtract_largest(values[0])
         for i in range(1, n):
             if shift == -np.inf:
                 break
             _step(values[i - 1], item[i], tops[i], thresholds[i], known, count, total, values[i])
-            shift += centred(values[i])
+            shift += subtract_largest(values[i])
         if shift == -np.inf:
             status[b] = INFEASIBLE
             continue
@@ -223,8 +227,8 @@ def product_with_hessian(start, stop, gradient, lengths, along, result, status):
     It only needs the gradient, which determines the shares and their support. Parts without flow do
     not contribute.
     """
-    room, tags = longest_of(start, stop, lengths), gradient.shape[3]
-    change, mean = np.empty((room, tags)), np.empty((room, tags))
+    longest, tags = longest_of(start, stop, lengths), gradient.shape[3]
+    change, mean = np.empty((longest, tags)), np.empty((longest, tags))
     flow, d_flow, space = np.empty(tags), np.empty(tags), np.empty(tags)
     for b in range(start, stop):
         n = lengths[b]
@@ -339,7 +343,7 @@ def sum_over_paths(
 
     Scores are ``(B, N, M)``, lengths ``(B, 2)``. ``moves`` must be WARPING.
     """
-    most_rows, most_columns = room_of(start, stop, lengths)
+    most_rows, most_columns = longest_sizes(start, stop, lengths)
     s, ds = np.empty((most_rows, most_columns)), np.zeros((most_rows, most_columns))
     shape = (most_rows + 1, most_columns + 1)
     total, flow, shares = np.empty(shape), np.empty(shape), np.empty((*shape, 3))

@@ -39,42 +39,42 @@ def best_budget_tree(
     heads[0] = -1
     if n == 0:
         return True
-    room = budget + 1
+    budgets = budget + 1
     # Complete spans [left end, right end, c], whose head has at most c modifiers in them. Spans of
     # the root are at c = 0.
-    right = np.full((n + 1, n + 1, room), -np.inf)
-    left = np.full((n + 1, n + 1, room), -np.inf)
+    right = np.full((n + 1, n + 1, budgets), -np.inf)
+    left = np.full((n + 1, n + 1, budgets), -np.inf)
     # Incomplete spans, and the products between their ends, [left end, right end, c, d]. c bounds
     # the modifiers of the head, and d those of the modifier, on the side where the two face each
     # other.
-    to_right = np.full((n + 1, n + 1, room, room), -np.inf)
-    to_left = np.full((n + 1, n + 1, room, room), -np.inf)
+    to_right = np.full((n + 1, n + 1, budgets, budgets), -np.inf)
+    to_left = np.full((n + 1, n + 1, budgets, budgets), -np.inf)
     for i in range(n, -1, -1):
         right[i, i, :] = 0.0
         left[i, i, :] = 0.0
         for j in range(i + 1, n + 1):
             # The root's modifiers are not counted.
-            for c in range(0 if i == 0 else 1, 1 if i == 0 else room):
-                for d in range(room):
+            for c in range(0 if i == 0 else 1, 1 if i == 0 else budgets):
+                for d in range(budgets):
                     best = -np.inf
                     for q in range(i, i + 1 if i == 0 and single_root else j):
                         best = max(best, right[i, q, max(c - 1, 0)] + left[q + 1, j, d])
                     to_right[i, j, c, d] = best + scores[i, j]
-            for c in range(1, room if i > 0 else 0):
-                for d in range(room):
+            for c in range(1, budgets if i > 0 else 0):
+                for d in range(budgets):
                     best = -np.inf
                     for q in range(i, j):
                         best = max(best, right[i, q, d] + left[q + 1, j, c - 1])
                     to_left[i, j, c, d] = best + scores[j, i]
-            for c in range(room):
+            for c in range(budgets):
                 best = -np.inf
                 for m in range(i + 1, j + 1):
-                    for d in range(room):
+                    for d in range(budgets):
                         best = max(best, to_right[i, m, c, d] + right[m, j, budget - d])
                 right[i, j, c] = best
                 best = -np.inf
                 for m in range(i, j):
-                    for d in range(room):
+                    for d in range(budgets):
                         best = max(best, to_left[m, j, c, d] + left[i, m, budget - d])
                 left[i, j, c] = best
     if right[0, n, 0] == -np.inf:
@@ -92,7 +92,7 @@ def best_budget_tree(
             continue
         modifier, d = -1, 0
         for m in range(i + 1, j + 1) if rightward else range(i, j):
-            for own in range(room):
+            for own in range(budgets):
                 if rightward:
                     value = to_right[i, m, c, own] + right[m, j, budget - own]
                 else:

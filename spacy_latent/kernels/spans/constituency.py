@@ -6,8 +6,8 @@ row.
 
 Every tree has the spans of single words, so their scores are added at the end. The weights of the
 other spans are exp(score − c), with c chosen so that the sum over trees is near 1. If an overflow
-or underflow could matter, :func:`sum_by_exponents` solves the sentence with scaled floats, in which
-each number has its own exponent. Samples are drawn from charts of scaled floats.
+or underflow could matter, :func:`sum_in_scaled_floats` solves the sentence with scaled floats, in
+which each number has its own exponent. Samples are drawn from charts of scaled floats.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, TOO_LARGE, UN
 from spacy_latent.kernels.gpu.dispatch import GpuKernels
 from spacy_latent.kernels.simd.arc_scores import is_finite
 from spacy_latent.kernels.simd.exponential import exponential
-from spacy_latent.kernels.simd.lanes import FLOOR, LOG_SMALLEST, group_size, kept_beside
+from spacy_latent.kernels.simd.lanes import FLOOR, LOG_SMALLEST, group_size, saved_size_in_lanes
 from spacy_latent.kernels.simd.row_numbers import (
+    Join,
     Maxima,
     Sums,
     Tangents,
@@ -39,8 +40,8 @@ from spacy_latent.kernels.simd.row_numbers import (
 )
 from spacy_latent.kernels.simd.scaled_floats import LN2
 from spacy_latent.kernels.simd.vector import LANES, aligned_empty
-from spacy_latent.kernels.spans.constituency_lanes import CHARTS as CHARTS_BESIDE
-from spacy_latent.kernels.spans.constituency_lanes import read_spans, sum_side_by_side
+from spacy_latent.kernels.spans.constituency_lanes import CHARTS as LANE_CHARTS
+from spacy_latent.kernels.spans.constituency_lanes import read_spans, sum_in_lanes
 from spacy_latent.kernels.spans.scaled_charts import (
     cell_of,
     draw_split,
@@ -49,8 +50,8 @@ from spacy_latent.kernels.spans.scaled_charts import (
     push_row,
     scaled_charts,
     scaled_weights,
-    seed,
     set_one,
+    start_outside,
     weigh,
     weigh_back,
 )
@@ -59,9 +60,8 @@ HEADER = 8
 # Charts: sums over splits, inside, outside, outside times weight, weights.
 SPLITS, INSIDE, OUTSIDE, PASSED, WEIGHT = range(5)
 
-# Joins over the last word of spans that start at i and are split after k (see
-# kernels.simd.row_numbers).
-JOINS = [(SPLITS, INSIDE, INSIDE)]
+# Joins over the last word of spans that start at i and are split after k.
+JOINS = [Join(SPLITS, INSIDE, INSIDE)]
 _push = pushes_of(JOINS)
 _pull = pulls_of(JOINS, {SPLITS: PASSED, INSIDE: OUTSIDE})
 
@@ -124,18 +124,18 @@ def _inside(s, n, center, floor, charts):
 
 
 @kernel
-def _trusted_inside(s, n, center, low, charts):
+def _trusted_inside(s, n, center, smallest, charts):
     """Fill WEIGHT, SPLITS and INSIDE, and check the precision of the sum.
 
     Args:
-        low: the lowest score.
+        smallest: the lowest score.
 
     Returns:
         The sum over trees, 0 if it is not precise, or +inf after an overflow (see
         kernels.spans.inside_outside).
     """
     bound = np.inf
-    safe = (n - 1) * (low - center) >= LOG_SMALLEST
+    safe = (n - 1) * (smallest - center) >= LOG_SMALLEST
     if not safe:
         bound = _inside(s, n, center, FLOOR, charts)
     total = _inside(s, n, center, 0.0, charts)
@@ -153,12 +153,12 @@ def _scaled_inside(s, n, charts):
         The constant subtracted from the scores, −inf if no score is above −inf; and the sum over
         trees, 0 if no scaling fits.
     """
-    low, high, mean, count = np.inf, -np.inf, 0.0, 0
+    smallest, high, mean, count = np.inf, -np.inf, 0.0, 0
     for i in range(n):
         for j in range(i + 1, n):
             high = max(high, s[i, j])
             if s[i, j] > -np.inf:
-                low = min(low, s[i, j])
+                smallest = min(smallest, s[i, j])
     if high == -np.inf:
         return -np.inf, 0.0
     for i in range(n):
@@ -167,7 +167,7 @@ def _scaled_inside(s, n, charts):
             count += 1
     # The number of trees grows by a factor of about 4 per word.
     center = high + math.log(mean / count) + 1.3
-    total = _trusted_inside(s, n, center, low, charts)
+    total = _trusted_inside(s, n, center, smallest, charts)
     if 0.0 < total < np.inf:
         return center, total
     # With this center the best tree has weight 1.
@@ -178,7 +178,7 @@ def _scaled_inside(s, n, charts):
     center = charts[INSIDE, 0, n - 1] / (n - 1)
     if high - center > -LOG_SMALLEST:
         return 0.0, 0.0
-    total = _trusted_inside(s, n, center, low, charts)
+    total = _trusted_inside(s, n, center, smallest, charts)
     return center, total if total < np.inf else 0.0
 
 
@@ -229,7 +229,7 @@ def _scaled_float_inside(weights, n):
 @kernel
 def _scaled_float_outside(weights, n, charts, marginals, products):
     """Write the marginals and their tangents, from the results of _scaled_float_inside."""
-    seed(charts, cell_of(INSIDE, 0, n - 1))
+    start_outside(charts, cell_of(INSIDE, 0, n - 1))
     for i in range(n):
         for k in range(n - 1, i - 1, -1):
             cell = cell_of(INSIDE, i, k)
@@ -259,7 +259,7 @@ def kept_size(n):
 
     n may be a symbolic size of torch.
     """
-    return torch.sym_max(alone_size(n), kept_beside(n, CHARTS_BESIDE))
+    return torch.sym_max(alone_size(n), saved_size_in_lanes(n, LANE_CHARTS))
 
 
 @kernel
@@ -356,7 +356,7 @@ def _adds_up(marginals, n):
 
 
 @kernel
-def sum_by_exponents(
+def sum_in_scaled_floats(
     start, stop, items, scores, lengths, along, operation, log_partition, result, kept, status
 ):
     """Compute the sums like :func:`sum_over_constituency_trees`, in scaled floats.
@@ -429,7 +429,7 @@ def best_constituency_trees(start, stop, scores, lengths, spans, status):
     for b in range(start, stop):
         longest = max(longest, lengths[b])
     s = np.zeros((longest, longest))
-    room = aligned_empty(2 * longest * _width(longest))
+    workspace = aligned_empty(2 * longest * _width(longest))
     stack = np.empty((longest + 1, 2), dtype=np.int64)
     state = np.empty(1, dtype=np.uint64)
     for b in range(start, stop):
@@ -440,7 +440,7 @@ def best_constituency_trees(start, stop, scores, lengths, spans, status):
             status[b] = FEASIBLE
         if status[b] != FEASIBLE or n < 2:
             continue
-        charts = room[: 2 * n * _width(n)].reshape((2, n, _width(n)))
+        charts = workspace[: 2 * n * _width(n)].reshape((2, n, _width(n)))
         charts[:] = -np.inf
         _fill_spans(Maxima(s, charts), n)
         if charts[INSIDE, 0, n - 1] == -np.inf:
@@ -489,8 +489,8 @@ FAMILY = Family(
     best_cost=lambda n: 300 + 1.5 * n**2 + 0.04 * n**3,
     total_cost=lambda n: 300 + 2.5 * n**2 + 0.06 * n**3,
     kept_size=lambda shape: kept_size(shape[1]),
-    fallback=sum_by_exponents,
-    beside=sum_side_by_side,
+    fallback=sum_in_scaled_floats,
+    lanes=sum_in_lanes,
     group=group_size,
     device=GpuKernels("constituency_tree"),
 )

@@ -45,12 +45,12 @@ from spacy_latent.kernels.simd.lanes import (
     drop_lost,
     every,
     exponential_lanes,
+    group_length,
     interleave,
     keep,
     keep_trusted,
     lanes_shape,
     load,
-    longest_beside,
     maximum,
     multiply,
     open_charts,
@@ -103,12 +103,12 @@ def lanes_size(n):
 
 
 @kernel
-def _weights(w, n, sizes, centers, low):
+def _weights(w, n, sizes, centers, smallest):
     """Replace the scores in ``w`` by exp(score − center), so that the sum over trees is near 1.
 
     Args:
         centers: (1, 1, LANES), written.
-        low: (1, 1, LANES), written: the smallest score.
+        smallest: (1, 1, LANES), written: the smallest score.
     """
     high, least, mean = every(LOWEST), every(np.inf), every(0.0)
     for i in range(n):
@@ -120,7 +120,7 @@ def _weights(w, n, sizes, centers, low):
             value = exponential_lanes(subtract(load(w, i, j), high))
             store(w, i, j, value)
             mean = add(mean, value)
-    store(low, 0, 0, least)
+    store(smallest, 0, 0, least)
     store(centers, 0, 0, mean)
     factors = np.ones((1, 1, LANES))
     for lane in range(LANES):
@@ -171,7 +171,7 @@ def _inside(number, n):
 
 
 @kernel
-def _weights_of_best(charts, n, sizes, centers, low):
+def _weights_relative_to_best(charts, n, sizes, centers, smallest):
     """Write weights like :func:`_weights`, with centers for which the best tree has weight 1.
 
     The sums of the most likely spans are then near 1, whatever the scale of the scores.
@@ -186,7 +186,7 @@ def _weights_of_best(charts, n, sizes, centers, low):
         for j in range(i + 1, n):
             least = smaller_above(least, load(w, i, j))
             high = maximum(load(w, i, j), high)
-    store(low, 0, 0, least)
+    store(smallest, 0, 0, least)
     highest = np.empty((1, 1, LANES))
     store(highest, 0, 0, high)
     for lane in range(LANES):
@@ -203,7 +203,7 @@ def _weights_of_best(charts, n, sizes, centers, low):
 
 
 @kernel
-def _trusted_sums(charts, n, sizes, centers, low, partitions):
+def _trusted_sums(charts, n, sizes, centers, smallest, partitions):
     """Fill the inside charts from the weights, and check the precision of the sums.
 
     The sums over trees are written to ``partitions``, 0 if they are not precise.
@@ -215,7 +215,7 @@ def _trusted_sums(charts, n, sizes, centers, low, partitions):
     for lane in range(LANES):
         # A sentence of one word needs no weights.
         if sizes[lane] > 1:
-            logs[lane] = (sizes[lane] - 1) * (low[0, 0, lane] - centers[0, 0, lane])
+            logs[lane] = (sizes[lane] - 1) * (smallest[0, 0, lane] - centers[0, 0, lane])
     if logs.min() < LOG_SMALLEST:
         _inside(Sums(charts, FLOOR), n)
         for lane in range(LANES):
@@ -228,19 +228,19 @@ def _trusted_sums(charts, n, sizes, centers, low, partitions):
 
 
 @kernel(forceinline=True)
-def _of_span(number, i, k, total):
+def _outer_span(number, i, k, total):
     """Write the gradient of a span, and return its product with the weight of the span."""
     gradient = write(number, OUTSIDE, i, k, plus(number, total, read(number, OUTSIDE, i, k)))
     return write_both(number, PASSED, i, k, times_weight(number, gradient, i, k))
 
 
 @kernel(forceinline=True)
-def _of_column(number, sums, i, k, of_i, of_m):
+def _outer_column(number, sums, i, k, outer_i, outer_m):
     """Finish the gradients of the spans from i and m = i + 1 to k > m."""
     m = i + 1
-    given = _of_span(number, i, k, plus(number, of_i, load(sums, 0, k)))
-    of_m = plus(number, plus(number, of_m, load(sums, 1, k)), read(number, OUTSIDE, m, k))
-    gradient = write(number, OUTSIDE, m, k, plus(number, of_m, given))
+    given = _outer_span(number, i, k, plus(number, outer_i, load(sums, 0, k)))
+    outer_m = plus(number, plus(number, outer_m, load(sums, 1, k)), read(number, OUTSIDE, m, k))
+    gradient = write(number, OUTSIDE, m, k, plus(number, outer_m, given))
     write_both(number, PASSED, m, k, times_weight(number, gradient, m, k))
 
 
@@ -261,14 +261,14 @@ def _outside(number, n, sums):
         # Add the contributions of longer spans in the same row, which end after k.
         for k in range(n - 1, i, -2):
             below = (k + 1) * columns
-            of_i, more_i, of_m, more_m = _dots_down(number, (above, below), k + 1, n)
+            outer_i, more_i, outer_m, more_m = _dots_down(number, (above, below), k + 1, n)
             if k == m:
-                _of_span(number, i, k, plus(number, of_i, load(sums, 0, k)))
+                _outer_span(number, i, k, plus(number, outer_i, load(sums, 0, k)))
             else:
-                _of_column(number, sums, i, k, of_i, of_m)
+                _outer_column(number, sums, i, k, outer_i, outer_m)
                 more_i = plus(number, more_i, read(number, PASSED, i, k))
                 more_m = plus(number, more_m, read(number, PASSED, m, k))
-                _of_column(number, sums, i, k - 1, more_i, more_m)
+                _outer_column(number, sums, i, k - 1, more_i, more_m)
 
 
 @kernel
@@ -280,29 +280,29 @@ def _write(row, i, n, sizes, items, result, starts):
 
 
 @kernel
-def sum_side_by_side(
+def sum_in_lanes(
     start, stop, groups, scores, lengths, along, operation, log_partition, result, kept, status
 ):
-    """Compute the sums of groups of items as ``Family.beside`` of kernels.autograd.operators."""
-    beside = 0
+    """Compute the sums of groups of items as ``Family.lanes`` of kernels.autograd.operators."""
+    longest = 0
     for group in range(start, stop):
-        beside = max(beside, longest_beside(groups[group], lengths))
-    spare = np.empty(lanes_size(beside) if kept.shape[1] == 0 else 0)
-    flat = np.empty(LANES * (beside + 2) ** 2)
-    room = aligned_empty(charts_size(beside) if operation == HESSIAN_PRODUCT else 0)
+        longest = max(longest, group_length(groups[group], lengths))
+    spare = np.empty(lanes_size(longest) if kept.shape[1] == 0 else 0)
+    flat = np.empty(LANES * (longest + 2) ** 2)
+    tangents_workspace = aligned_empty(charts_size(longest) if operation == HESSIAN_PRODUCT else 0)
     sizes, partitions = np.empty(LANES, np.int64), np.empty(LANES)
     starts = np.empty(LANES, np.int64)
     for group in range(start, stop):
         items = groups[group]
-        longest = begin_group(
+        length = begin_group(
             items, lengths, operation, sizes, partitions, log_partition, result, status
         )
-        if longest == 0:
+        if length == 0:
             continue
         charts, header, known = open_charts(
-            group, longest, CHARTS, operation, kept, spare, partitions
+            group, length, CHARTS, operation, kept, spare, partitions
         )
-        n = longest + longest % 2
+        n = length + length % 2
         rows = flat[: LANES * n * n].reshape((LANES, n, n))
         row, sums = np.zeros((1, n, LANES)), np.empty((2, n, LANES))
         if not known:
@@ -316,13 +316,13 @@ def sum_side_by_side(
                     if state != FEASIBLE:
                         own_rows[:] = -np.inf
                         sizes[lane] = 0
-            centers, low = np.empty((1, 1, LANES)), np.empty((1, 1, LANES))
+            centers, smallest = np.empty((1, 1, LANES)), np.empty((1, 1, LANES))
             interleave(rows, n, charts[WEIGHT])
-            _weights(charts[WEIGHT], n, sizes, centers, low)
-            if not _trusted_sums(charts, n, sizes, centers, low, partitions):
+            _weights(charts[WEIGHT], n, sizes, centers, smallest)
+            if not _trusted_sums(charts, n, sizes, centers, smallest, partitions):
                 interleave(rows, n, charts[WEIGHT])
-                _weights_of_best(charts, n, sizes, centers, low)
-                _trusted_sums(charts, n, sizes, centers, low, partitions)
+                _weights_relative_to_best(charts, n, sizes, centers, smallest)
+                _trusted_sums(charts, n, sizes, centers, smallest, partitions)
             for lane in range(LANES):
                 if partitions[lane] > 0.0:
                     shift = (sizes[lane] - 1) * centers[0, 0, lane] + words[lane]
@@ -340,7 +340,7 @@ def sum_side_by_side(
                         expected = add(expected, value)
                         store(row, 0, j, value)
                     if operation == MARGINALS:
-                        _write(row[0], i, longest, sizes, items, result, starts)
+                        _write(row[0], i, length, sizes, items, result, starts)
                 # The sum is smaller after an overflow or underflow in the outside pass.
                 store(row, 0, 0, expected)
                 for lane in range(LANES):
@@ -352,7 +352,7 @@ def sum_side_by_side(
                             result[items[lane], i, i] = 1.0
                 keep(header, partitions)
         if operation == HESSIAN_PRODUCT:
-            change = room[: charts.size].reshape(charts.shape)
+            tangents = tangents_workspace[: charts.size].reshape(charts.shape)
             for lane in range(LANES):
                 own_rows = rows[lane]
                 own_rows[:] = 0.0
@@ -361,27 +361,27 @@ def sum_side_by_side(
                     source, target = along[items[lane], i], own_rows[i]
                     for j in range(i + 1, size):
                         target[j] = source[j]
-            interleave(rows, n, change[WEIGHT])
+            interleave(rows, n, tangents[WEIGHT])
             for i in range(n):
                 for j in range(i + 1, n):
-                    value = where_positive(load(charts[WEIGHT], i, j), load(change[WEIGHT], i, j))
-                    store(change[WEIGHT], i, j, value)
-            _inside(Tangents(charts, change), n)
-            change[OUTSIDE] = 0.0
+                    value = where_positive(load(charts[WEIGHT], i, j), load(tangents[WEIGHT], i, j))
+                    store(tangents[WEIGHT], i, j, value)
+            _inside(Tangents(charts, tangents), n)
+            tangents[OUTSIDE] = 0.0
             for lane in range(LANES):
                 if partitions[lane] > 0.0:
-                    relative = change[INSIDE, 0, sizes[lane] - 1, lane] / partitions[lane]
-                    change[OUTSIDE, 0, sizes[lane] - 1, lane] = -relative / partitions[lane]
-            _outside(Tangents(charts, change), n, sums)
+                    relative = tangents[INSIDE, 0, sizes[lane] - 1, lane] / partitions[lane]
+                    tangents[OUTSIDE, 0, sizes[lane] - 1, lane] = -relative / partitions[lane]
+            _outside(Tangents(charts, tangents), n, sums)
             lost = every(0.0)
-            for i in range(longest):
-                for j in range(i + 1, longest):
-                    value = multiply(load(change[OUTSIDE], i, j), load(charts[INSIDE], i, j))
+            for i in range(length):
+                for j in range(i + 1, length):
+                    value = multiply(load(tangents[OUTSIDE], i, j), load(charts[INSIDE], i, j))
                     other = load(charts[OUTSIDE], i, j)
-                    value = add_product(value, other, load(change[INSIDE], i, j))
+                    value = add_product(value, other, load(tangents[INSIDE], i, j))
                     lost = add_product(lost, every(0.0), value)
                     store(row, 0, j, value)
-                _write(row[0], i, longest, sizes, items, result, starts)
+                _write(row[0], i, length, sizes, items, result, starts)
             drop_lost(lost, row, partitions)
         for lane in range(LANES):
             if partitions[lane] > 0.0:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.simd.row_numbers import (
+    Join,
     Maxima,
     add_row,
     copy_row,
@@ -29,9 +30,8 @@ from spacy_latent.kernels.simd.vector import LANES
 
 BETWEEN, TO_RIGHT, TO_LEFT, RIGHT, LEFT = range(5)
 CHARTS = 5
-# Joins over the right end of spans that start at i and are split at k (see
-# kernels.simd.row_numbers).
-JOINS = [(BETWEEN, LEFT, RIGHT), (RIGHT, RIGHT, TO_RIGHT), (LEFT, TO_LEFT, LEFT)]
+# Joins over the right end of spans that start at i and are split at k, as in the folder's README.
+JOINS = [Join(BETWEEN, RIGHT, LEFT), Join(RIGHT, TO_RIGHT, RIGHT), Join(LEFT, LEFT, TO_LEFT)]
 _push = pushes_of(JOINS)
 
 
@@ -54,8 +54,8 @@ def float_workspace_size(n: int) -> int:
 
 
 @kernel(forceinline=True)
-def fill_spans(number, n, first):
-    """Fill the charts of spans over the nodes from ``first`` to n.
+def fill_spans(number, n, first_node):
+    """Fill the charts of spans over the nodes from ``first_node`` to n.
 
     At the call the charts hold the empty sum. So does row n + 1, which stands for spans without
     tokens.
@@ -64,7 +64,7 @@ def fill_spans(number, n, first):
         number: a number type of kernels.simd.row_numbers, with the weights of arcs, [head,
             modifier].
     """
-    for i in range(n, first - 1, -1):
+    for i in range(n, first_node - 1, -1):
         write(number, RIGHT, i, i, one(number))
         write(number, LEFT, i, i, one(number))
         copy_row(number, BETWEEN, i, LEFT, i + 1, i // LANES * LANES, n + 1)
@@ -74,10 +74,10 @@ def fill_spans(number, n, first):
             to_left = times_weight(number, reach, BETWEEN, i, k, k, i) if i > 0 else nothing(number)
             write(number, TO_RIGHT, i, k, to_right)
             write(number, TO_LEFT, i, k, to_left)
-            # Cells are only written as whole vectors, since reading a vector soon after one of its
-            # numbers was written stalls. So the product of right[k, k] and the arc is pushed to
-            # right[i, k] in the loop, and left[i, k] gets its arc when the row is done. Entries
-            # before column k hold the empty sum there.
+            # right[i, k] is not stored here: a load of a vector soon after a store to one of its
+            # numbers would stall. The push below starts at the vector that holds column k, and so
+            # adds the arc times right[k, k] to right[i, k]. right[k, j] with j < k is the empty
+            # sum. The cells left[i, k] get their arcs by add_row after the loop.
             right = plus(number, read(number, RIGHT, i, k), to_right)
             left = plus(number, read(number, LEFT, i, k), to_left)
             following, totals = (k + 1, k, k), (right, to_right, left)
@@ -86,10 +86,12 @@ def fill_spans(number, n, first):
 
 
 @kernel
-def _fill(scores: NDArray[np.float64], n: int, first: int, charts: NDArray[np.float64]) -> None:
+def _fill(
+    scores: NDArray[np.float64], n: int, first_node: int, charts: NDArray[np.float64]
+) -> None:
     for chart in (TO_LEFT, RIGHT, LEFT):
-        charts[chart, first : n + 2] = -np.inf
-    fill_spans(Maxima(scores, charts), n, first)
+        charts[chart, first_node : n + 2] = -np.inf
+    fill_spans(Maxima(scores, charts), n, first_node)
 
 
 @kernel
@@ -122,8 +124,8 @@ def best_projective_tree(
     charts = float_workspace[: CHARTS * (n + 2) * stride].reshape((CHARTS, n + 2, stride))
     to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
     right, left = charts[RIGHT], charts[LEFT]
-    first = 1 if single_root else 0
-    _fill(scores, n, first, charts)
+    first_node = 1 if single_root else 0
+    _fill(scores, n, first_node, charts)
 
     # Stack of spans to backtrack: their two ends, and whether the head is at the left (1) or the
     # right (0).

@@ -26,8 +26,8 @@ from spacy_latent.kernels.simd.lane_numbers import (
 from spacy_latent.kernels.simd.lanes import interleave_row, lanes_shape
 from spacy_latent.kernels.simd.vector import LANES, aligned_empty
 
-# Chart numbers after WEIGHT.
-RIGHT, LEFT, TO_RIGHT, TO_LEFT = range(1, 5)
+# Charts after WEIGHT, in the order of kernels.spans.eisner.
+TO_RIGHT, TO_LEFT, RIGHT, LEFT = range(1, 5)
 CHARTS = 5
 
 _dots = dots_of_rows([(RIGHT, LEFT), (TO_RIGHT, RIGHT), (LEFT, TO_LEFT)], 1)
@@ -37,8 +37,8 @@ _dots = dots_of_rows([(RIGHT, LEFT), (TO_RIGHT, RIGHT), (LEFT, TO_LEFT)], 1)
 def charts_of_trees(n):
     """Return a workspace for LANES sentences of at most n tokens."""
     rows, columns = lanes_shape(n)
-    room = aligned_empty(CHARTS * rows * columns * LANES)
-    return room.reshape((CHARTS, rows, columns, LANES))
+    charts = aligned_empty(CHARTS * rows * columns * LANES)
+    return charts.reshape((CHARTS, rows, columns, LANES))
 
 
 @kernel(forceinline=True)
@@ -55,7 +55,10 @@ def _arcs(number, i, j, between):
 
 @kernel(forceinline=True)
 def _column(number, i, j, between_i, between_m, right_i, right_m, left_i, left_m):
-    """Finish the spans from i and m = i + 1 to j, from the sums over splits between m and j."""
+    """Complete the four sums of each of the spans (i, j) and (m, j), m = i + 1.
+
+    The arguments hold the splits strictly between m and j. This adds the splits at their ends.
+    """
     m = i + 1
     between_m = plus(number, between_m, read(number, RIGHT, m, j - 1))
     arc_right, arc_left = _arcs(number, m, j, between_m)
@@ -74,14 +77,14 @@ def _column(number, i, j, between_i, between_m, right_i, right_m, left_i, left_m
 
 
 @kernel
-def fill_spans(number, last, first):
+def fill_spans(number, last, first_node):
     """Fill the first five charts for the nodes first .. last, an even number of nodes.
 
     Args:
         number: any number type of kernels.simd.lane_numbers.
     """
     columns = columns_of(number)
-    for i in range(last - 1, first - 1, -2):
+    for i in range(last - 1, first_node - 1, -2):
         m, above = i + 1, i * columns
         for node in (i, m):
             write(number, RIGHT, node, node, one(number))
@@ -112,7 +115,7 @@ def fill_spans(number, last, first):
 
 
 @kernel
-def trace(charts, lane, n, first, heads, stack):
+def backtrack(charts, lane, n, first_node, heads, stack):
     """Write the heads of a lane's best tree.
 
     Returns:
@@ -124,7 +127,7 @@ def trace(charts, lane, n, first, heads, stack):
     if n == 0:
         return True
     # Stack of spans to backtrack: their two ends, and whether the head is at the left.
-    if first == 1:
+    if first_node == 1:
         root, best = 0, -np.inf
         for r in range(1, n + 1):
             value = left[1, r, lane] + right[r, n, lane] + charts[WEIGHT, 0, r, lane]
@@ -178,10 +181,10 @@ def set_scores(charts, matrices, sizes, longest, rows):
     """Write the scores of all sentences to the charts.
 
     Args:
-        matrices: ``(LANES, room)`` float64. The first (n + 1)² numbers of a row are the scores of a
+        matrices: ``(LANES, M)`` float64. The first (n + 1)² numbers of a row are the scores of a
             sentence with n tokens, [head, modifier], with −inf in column 0 and on the diagonal.
             Each row is as large as the longest sentence needs, plus LANES numbers.
-        sizes, longest: see :func:`best_trees_beside`.
+        sizes, longest: see :func:`best_trees_in_lanes`.
         rows: ``(2, LANES)`` int64, workspace.
     """
     chart, source = charts[WEIGHT], matrices.reshape(-1)
@@ -197,7 +200,7 @@ def set_scores(charts, matrices, sizes, longest, rows):
 
 
 @kernel
-def best_trees_beside(sizes, longest, single_root, charts, heads, stack, solved):
+def best_trees_in_lanes(sizes, longest, single_root, charts, heads, stack, solved):
     """Write the best trees of LANES sentences, with the same result as kernels.spans.eisner.
 
     Args:
@@ -209,8 +212,8 @@ def best_trees_beside(sizes, longest, single_root, charts, heads, stack, solved)
         stack: 6·S int32, workspace.
         solved: ``(LANES,)``, written: whether there is a tree.
     """
-    first = 1 if single_root else 0
-    fill_spans(Maxima(charts), longest + (longest + 1 - first) % 2, first)
+    first_node = 1 if single_root else 0
+    fill_spans(Maxima(charts), longest + (longest + 1 - first_node) % 2, first_node)
     for lane in range(LANES):
         n = sizes[lane]
-        solved[lane] = n >= 0 and trace(charts, lane, n, first, heads[lane], stack)
+        solved[lane] = n >= 0 and backtrack(charts, lane, n, first_node, heads[lane], stack)

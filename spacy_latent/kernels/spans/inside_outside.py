@@ -4,11 +4,11 @@ The recurrences are from Eisner (1996) and Paskin (2001): O(n³) time and O(n²)
 Charts are laid out as in kernels.spans.eisner.
 
 Weights are exp(score) divided by the sum of their column. A cell is then the probability that
-independently drawn heads form its span, and at most 1. Few choices of heads for a long sentence are
-trees, so each weight is also multiplied by some γ ≥ 1. If an overflow or underflow could matter
-(see kernels.spans.inside_outside_rows), :func:`sum_by_exponents` solves the sentence with scaled
-floats, in which each number has its own exponent. All inner loops are multiply-adds on contiguous
-rows.
+independently drawn heads form its span, and at most 1. Most choices of heads are not trees, so sums
+shrink as sentences grow. Each weight is multiplied by a γ ≥ 1 to prevent an underflow. If an
+overflow or underflow could matter (see kernels.spans.inside_outside_rows),
+:func:`sum_in_scaled_floats` solves the sentence with scaled floats, in which each number has its
+own exponent. All inner loops are multiply-adds on contiguous rows.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from spacy_latent.kernels.gpu.dispatch import GpuKernels
 from spacy_latent.kernels.simd.arc_scores import read_arc_scores
 from spacy_latent.kernels.simd.lanes import (
     LONGEST,
+    group_length,
     group_size,
-    kept_beside,
-    longest_beside,
+    saved_size_in_lanes,
 )
 from spacy_latent.kernels.simd.scaled_floats import LN2
 from spacy_latent.kernels.simd.vector import LANES, aligned_empty
@@ -44,12 +44,12 @@ from spacy_latent.kernels.spans.eisner import (
     integer_workspace_size,
 )
 from spacy_latent.kernels.spans.eisner_lanes import (
-    best_trees_beside,
+    best_trees_in_lanes,
     charts_of_trees,
     set_scores,
 )
-from spacy_latent.kernels.spans.inside_outside_lanes import CHARTS as CHARTS_BESIDE
-from spacy_latent.kernels.spans.inside_outside_lanes import sum_side_by_side
+from spacy_latent.kernels.spans.inside_outside_lanes import CHARTS as LANE_CHARTS
+from spacy_latent.kernels.spans.inside_outside_lanes import sum_in_lanes
 from spacy_latent.kernels.spans.inside_outside_rows import (
     adds_up,
     alone_size,
@@ -65,8 +65,8 @@ from spacy_latent.kernels.spans.scaled_charts import (
     push_row,
     scaled_charts,
     scaled_weights,
-    seed,
     set_one,
+    start_outside,
     weigh,
     weigh_back,
 )
@@ -91,16 +91,17 @@ def _subtract_best(s, n):
 
 
 @kernel
-def _scaled_float_inside(weights, n, first):
+def _scaled_float_inside(weights, n, first_node):
     """Return charts (see kernels.spans.scaled_charts), whose RIGHT[0, n] is the sum over trees."""
     charts = scaled_charts(CHARTS, n + 2, n + 1)
     end = n + 1
-    for i in range(n, first - 1, -1):
+    roots = n if first_node == 1 else 0
+    for i in range(n, first_node - 1, -1):
         set_one(charts, RIGHT, i)
         set_one(charts, LEFT, i)
         charts.values[BETWEEN, i] = charts.values[LEFT, i + 1]
         charts.powers[BETWEEN, i] = charts.powers[LEFT, i + 1]
-        charts.change[BETWEEN, i] = charts.change[LEFT, i + 1]
+        charts.tangents[BETWEEN, i] = charts.tangents[LEFT, i + 1]
         for k in range(i + 1, end):
             right, left, between = cell_of(RIGHT, i, k), cell_of(LEFT, i, k), cell_of(BETWEEN, i, k)
             to_right = cell_of(TO_RIGHT, i, k)
@@ -114,22 +115,23 @@ def _scaled_float_inside(weights, n, first):
             normalise(charts, LEFT, i, k)
             push_row(charts, BETWEEN, i, LEFT, k + 1, right, k + 1, end)
             push_row(charts, LEFT, i, TO_LEFT, k, left, k + 1, end)
-    for r in range(1, first * n + 1):
+    for r in range(1, roots + 1):
         weigh(charts, cell_of(TO_RIGHT, 0, r), cell_of(LEFT, 1, r), weights, 0, r)
         push_row(charts, RIGHT, 0, RIGHT, r, cell_of(TO_RIGHT, 0, r), n, end)
     return charts
 
 
 @kernel
-def _scaled_float_outside(weights, n, first, charts, marginals, products):
+def _scaled_float_outside(weights, n, first_node, charts, marginals, products):
     """Write the marginals and their tangents, from the results of _scaled_float_inside."""
     end = n + 1
-    seed(charts, cell_of(RIGHT, 0, n))
-    for r in range(1, first * n + 1):
+    roots = n if first_node == 1 else 0
+    start_outside(charts, cell_of(RIGHT, 0, n))
+    for r in range(1, roots + 1):
         to_right = cell_of(TO_RIGHT, 0, r)
         pull_row(charts, RIGHT, 0, RIGHT, r, to_right, n, end)
         weigh_back(charts, to_right, cell_of(LEFT, 1, r), weights, 0, r, marginals, products)
-    for i in range(first, end):
+    for i in range(first_node, end):
         for k in range(n, i, -1):
             right, left, between = cell_of(RIGHT, i, k), cell_of(LEFT, i, k), cell_of(BETWEEN, i, k)
             to_right = cell_of(TO_RIGHT, i, k)
@@ -149,11 +151,11 @@ def kept_size(n):
 
     n may be a symbolic size of torch.
     """
-    return torch.sym_max(alone_size(n), kept_beside(n, CHARTS_BESIDE))
+    return torch.sym_max(alone_size(n), saved_size_in_lanes(n, LANE_CHARTS))
 
 
 @kernel
-def sum_by_exponents(
+def sum_in_scaled_floats(
     start,
     stop,
     items,
@@ -173,7 +175,7 @@ def sum_by_exponents(
 
     All items must have tokens.
     """
-    first = 1 if single_root else 0
+    first_node = 1 if single_root else 0
     for b in items[start:stop]:
         n = lengths[b]
         if operation != LOG_PARTITION:
@@ -185,7 +187,7 @@ def sum_by_exponents(
         size = n + 1
         shift = _subtract_best(s, n)
         weights = scaled_weights(s, size, along[b] if operation == HESSIAN_PRODUCT else s[:0])
-        charts = _scaled_float_inside(weights, n, first)
+        charts = _scaled_float_inside(weights, n, first_node)
         value, power = charts.values[RIGHT, 0, n], charts.powers[RIGHT, 0, n]
         if not value > 0.0:
             status[b] = INFEASIBLE
@@ -195,23 +197,23 @@ def sum_by_exponents(
             spare = np.zeros((size, size))
             marginals = result[b] if operation == MARGINALS else spare
             products = spare if operation == MARGINALS else result[b]
-            _scaled_float_outside(weights, n, first, charts, marginals, products)
+            _scaled_float_outside(weights, n, first_node, charts, marginals, products)
             if operation == MARGINALS and not adds_up(marginals, n, np.empty(size), 1e-6):
                 status[b] = TOO_LARGE
 
 
 @kernel
-def _draw(n, first, charts, powers, terms, stack, state, heads):
+def _draw(n, first_node, charts, powers, terms, stack, state, heads):
     """Draw one tree from the inside charts, from the longest span down.
 
-    With a single root (``first`` = 1), row 0 of TO_RIGHT holds, for each token, the sum over its
-    modifiers on the left times the weight of its root arc.
+    With a single root (``first_node`` = 1), row 0 of TO_RIGHT holds, for each token, the sum over
+    its modifiers on the left times the weight of its root arc.
 
     Args:
         powers: exponents of the charts, or an empty array for charts of plain numbers.
         terms, stack: workspaces.
     """
-    if first == 0:
+    if first_node == 0:
         stack[0], stack[1], stack[2] = 0, n, 1
         depth = 1
     else:
@@ -254,13 +256,13 @@ def sample_projective_trees(
     longest = 0
     for b in range(start, stop):
         longest = max(longest, lengths[b])
-    room, wide = longest + 2, chart_width(longest)
-    s = np.empty((room, room))
-    column = np.empty((2, room))
-    record = aligned_empty(6 * room * wide)
-    stack = np.empty(6 * room, np.int64)
+    side, width = longest + 2, chart_width(longest)
+    s = np.empty((side, side))
+    column = np.empty((2, side))
+    record = aligned_empty(6 * side * width)
+    stack = np.empty(6 * side, np.int64)
     state = np.empty(1, np.uint64)
-    first = 1 if single_root else 0
+    first_node = 1 if single_root else 0
     for b in range(start, stop):
         n = lengths[b]
         samples[:, b] = -1
@@ -272,19 +274,20 @@ def sample_projective_trees(
         area, shape = (n + 2) * chart_width(n), (n + 2, chart_width(n))
         w = record[:area].reshape(shape)
         charts = record[area : 6 * area].reshape((5, *shape))
-        shift, partition = inside_by_columns(s, n, first, w, column, charts)
+        shift, partition = inside_by_columns(s, n, first_node, w, column, charts)
         if shift == -np.inf or not partition > 0.0:
             status[b] = INFEASIBLE if shift == -np.inf else UNSOLVED
             continue
-        for r in range(1, first * n + 1):
+        roots = n if single_root else 0
+        for r in range(1, roots + 1):
             charts[TO_RIGHT, 0, r] = charts[LEFT, 1, r] * w[0, r]
         state[0] = seeds[b]
         for k in range(len(samples)):
-            _draw(n, first, charts, charts[:0], column[0], stack, state, samples[k, b])
+            _draw(n, first_node, charts, charts[:0], column[0], stack, state, samples[k, b])
 
 
 @kernel
-def sample_by_exponents(
+def sample_in_scaled_floats(
     start,
     stop,
     items,
@@ -302,7 +305,7 @@ def sample_by_exponents(
     All items must have tokens.
     """
     state = np.empty(1, np.uint64)
-    first = 1 if single_root else 0
+    first_node = 1 if single_root else 0
     for b in items[start:stop]:
         n = lengths[b]
         s, stack = np.empty((n + 2, n + 2)), np.empty(6 * (n + 2), np.int64)
@@ -310,13 +313,13 @@ def sample_by_exponents(
         if status[b] != FEASIBLE:
             continue
         _subtract_best(s, n)
-        charts = _scaled_float_inside(scaled_weights(s, n + 1, s[:0]), n, first)
+        charts = _scaled_float_inside(scaled_weights(s, n + 1, s[:0]), n, first_node)
         if not charts.values[RIGHT, 0, n] > 0.0:
             status[b] = INFEASIBLE
             continue
         state[0] = seeds[b]
         for k in range(len(samples)):
-            _draw(n, first, charts.values, charts.powers, s[0], stack, state, samples[k, b])
+            _draw(n, first_node, charts.values, charts.powers, s[0], stack, state, samples[k, b])
 
 
 @kernel
@@ -324,20 +327,20 @@ def best_projective_trees(
     start, stop, scores, lengths, direction, max_arc_length, single_root, heads, status
 ):
     """Write the heads of the best trees to ``heads`` (B, N+1), −1 for node 0 and padding."""
-    room = 1
+    longest = 1
     for b in range(start, stop):
-        room = max(room, lengths[b])
-    flat = np.empty((LANES, (room + 1) ** 2 + LANES))
-    integers = np.empty(integer_workspace_size(room), np.int32)
-    floats = aligned_empty(float_workspace_size(room))
-    charts = charts_of_trees(room if stop - start > 1 and room <= LONGEST else 0)
-    trees = np.empty((LANES, room + 1), np.int32)
+        longest = max(longest, lengths[b])
+    flat = np.empty((LANES, (longest + 1) ** 2 + LANES))
+    integers = np.empty(integer_workspace_size(longest), np.int32)
+    floats = aligned_empty(float_workspace_size(longest))
+    charts = charts_of_trees(longest if stop - start > 1 and longest <= LONGEST else 0)
+    trees = np.empty((LANES, longest + 1), np.int32)
     items, sizes = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     rows = np.empty((2, LANES), np.int64)
     solved = np.zeros(LANES, np.bool_)
-    for first in range(start, stop, LANES):
+    for begin in range(start, stop, LANES):
         for lane in range(LANES):
-            b = first + lane
+            b = begin + lane
             items[lane] = sizes[lane] = -1
             if b >= stop:
                 continue
@@ -345,15 +348,15 @@ def best_projective_trees(
             status[b] = read_arc_scores(scores[b], lengths[b], direction, max_arc_length, s)
             if status[b] == FEASIBLE:
                 items[lane], sizes[lane] = b, lengths[b]
-        longest = longest_beside(items, lengths) if room <= LONGEST else 0
-        if longest > 0:
-            set_scores(charts, flat, sizes, longest, rows)
-            best_trees_beside(sizes, longest, single_root, charts, trees, integers, solved)
+        length = group_length(items, lengths) if longest <= LONGEST else 0
+        if length > 0:
+            set_scores(charts, flat, sizes, length, rows)
+            best_trees_in_lanes(sizes, length, single_root, charts, trees, integers, solved)
         for lane in range(LANES):
-            b, n = first + lane, sizes[lane]
+            b, n = begin + lane, sizes[lane]
             if b >= stop:
                 continue
-            if longest == 0 and n >= 0:
+            if length == 0 and n >= 0:
                 s = flat[lane, : (n + 1) ** 2].reshape((n + 1, n + 1))
                 solved[lane] = best_projective_tree(
                     s, n, single_root, trees[lane], integers, floats
@@ -369,13 +372,13 @@ FAMILY = Family(
     best=best_projective_trees,
     total=sum_over_projective_trees,
     sample=sample_projective_trees,
-    sample_rest=sample_by_exponents,
+    sample_unsolved=sample_in_scaled_floats,
     best_shape=lambda shape: tuple(shape[:2]),
     best_cost=lambda n: 400 + 20 * n + 0.06 * n**3,
     total_cost=lambda n: 300 + 1.5 * n**2 + 0.14 * n**3,
     kept_size=lambda shape: kept_size(shape[1] - 1),
-    fallback=sum_by_exponents,
-    beside=sum_side_by_side,
+    fallback=sum_in_scaled_floats,
+    lanes=sum_in_lanes,
     group=group_size,
     device=GpuKernels("projective_tree"),
 )

@@ -44,13 +44,13 @@ from spacy_latent.kernels.simd.lanes import (
     drop_lost,
     every,
     exponential_lanes,
+    group_length,
     interleave,
     keep,
     keep_trusted,
     lanes_shape,
     load,
     log_of_products,
-    longest_beside,
     maximum,
     multiply,
     open_charts,
@@ -66,17 +66,17 @@ from spacy_latent.kernels.spans.eisner_lanes import (
     RIGHT,
     TO_LEFT,
     TO_RIGHT,
+    backtrack,
     fill_spans,
-    trace,
 )
 
-# Charts after WEIGHT and the charts of kernels.spans.eisner_lanes: gradients of log Z. OF_ARC is
+# Charts after WEIGHT and the charts of kernels.spans.eisner_lanes: gradients of log Z. OUTER_ARC is
 # [head, modifier].
-OF_RIGHT, OF_LEFT, OF_BETWEEN, OF_ARC = range(5, 9)
+OUTER_BETWEEN, OUTER_ARC, OUTER_RIGHT, OUTER_LEFT = range(5, 9)
 CHARTS = 9
 
 _dots_down = dots_of_rows(
-    [(OF_BETWEEN, LEFT), (OF_LEFT, TO_LEFT), (OF_RIGHT, RIGHT)], -1, down=True
+    [(OUTER_BETWEEN, LEFT), (OUTER_LEFT, TO_LEFT), (OUTER_RIGHT, RIGHT)], -1, down=True
 )
 
 
@@ -94,13 +94,13 @@ def tangents_size(n):
 
 
 @kernel
-def _weights(w, columns, n, sizes, gamma, low):
+def _weights(w, columns, n, sizes, gamma, log_smallest):
     """Replace the scores in ``w`` by γ·(column softmax).
 
     Args:
         columns: (2, n+1, LANES), written: the largest score and the sum of each column.
         gamma: (1, 1, LANES), written: γ.
-        low: (1, 1, LANES), written: a lower bound of the log-weights.
+        log_smallest: (1, 1, LANES), written: a lower bound of the log-weights.
     """
     for lane in range(LANES):
         gamma[0, 0, lane] = max(1.0, sizes[lane] * np.exp(-1.91))
@@ -119,18 +119,18 @@ def _weights(w, columns, n, sizes, gamma, low):
             value = exponential_lanes(lower)
             store(w, h, m, value)
             store(total, 0, m, add(load(total, 0, m), value))
-    store(low, 0, 0, least)
+    store(log_smallest, 0, 0, least)
     scale = load(gamma, 0, 0)
     for h in range(n + 1):
         for m in range(n + 1):
             factor = divide(scale, maximum(load(total, 0, m), every(1e-300)))
             store(w, h, m, multiply(load(w, h, m), factor))
     for lane in range(LANES):
-        low[0, 0, lane] += np.log(gamma[0, 0, lane]) - np.log(sizes[lane] + 1)
+        log_smallest[0, 0, lane] += np.log(gamma[0, 0, lane]) - np.log(sizes[lane] + 1)
 
 
 @kernel
-def _weights_of_best(charts, columns, n, first, sizes, gamma, low):
+def _weights_relative_to_best(charts, columns, n, first_node, sizes, gamma, log_smallest):
     """Write weights like :func:`_weights`, relative to the arcs of the best tree.
 
     The best tree, and trees of similar probability, then have sums near 1, whatever the scale of
@@ -142,11 +142,11 @@ def _weights_of_best(charts, columns, n, first, sizes, gamma, low):
             arcs, and 1.
     """
     w, top = charts[WEIGHT], columns[0:1]
-    fill_spans(Maxima(charts), n, first)
+    fill_spans(Maxima(charts), n, first_node)
     heads, stack = np.empty(n + 2, np.int32), np.empty(6 * (n + 2), np.int32)
     for lane in range(LANES):
         gamma[0, 0, lane] = 1.0
-        if sizes[lane] > 0 and trace(charts, lane, sizes[lane], first, heads, stack):
+        if sizes[lane] > 0 and backtrack(charts, lane, sizes[lane], first_node, heads, stack):
             for m in range(1, sizes[lane] + 1):
                 # An arc with a much larger score is in no tree of similar probability. Its weight
                 # is bounded, since it would overflow.
@@ -159,70 +159,74 @@ def _weights_of_best(charts, columns, n, first, sizes, gamma, low):
             value = subtract(load(w, h, m), load(top, 0, m))
             least = smaller_above(least, value)
             store(w, h, m, exponential_lanes(value))
-    store(low, 0, 0, least)
+    store(log_smallest, 0, 0, least)
 
 
 @kernel(forceinline=True)
-def _of_span(number, i, k, of_right, of_left, of_arc, of_other):
+def _outer_span(number, i, k, outer_right, outer_left, outer_arc, outer_other):
     """Write the gradients of the span (i, k).
 
     Returns:
-        The cells of OF_RIGHT, OF_LEFT and OF_BETWEEN.
+        The cells of OUTER_RIGHT, OUTER_LEFT and OUTER_BETWEEN.
     """
-    right = write_both(number, OF_RIGHT, i, k, of_right)
-    left = write_both(number, OF_LEFT, i, k, of_left)
-    arc = write_gradient(number, OF_ARC, i, k, of_arc, TO_RIGHT)
-    other = write_gradient(number, OF_ARC, k, i, of_other, TO_LEFT)
+    right = write_both(number, OUTER_RIGHT, i, k, outer_right)
+    left = write_both(number, OUTER_LEFT, i, k, outer_left)
+    arc = write_gradient(number, OUTER_ARC, i, k, outer_arc, TO_RIGHT)
+    other = write_gradient(number, OUTER_ARC, k, i, outer_other, TO_LEFT)
     between = times_weights(number, arc, other, i, k)
-    return right, left, write_both(number, OF_BETWEEN, i, k, between)
+    return right, left, write_both(number, OUTER_BETWEEN, i, k, between)
 
 
 @kernel(forceinline=True)
-def _of_first(number, sums, i, k, of_right, of_left, of_arc):
+def _outer_first(number, sums, i, k, outer_right, outer_left, outer_arc):
     """Finish the gradients of the span from i, the first of two rows, to k.
 
     Returns:
-        The cells of OF_RIGHT, OF_LEFT and OF_BETWEEN.
+        The cells of OUTER_RIGHT, OUTER_LEFT and OUTER_BETWEEN.
     """
-    of_right = plus(number, of_right, load(sums, 0, k))
-    of_right = plus(number, of_right, read(number, OF_RIGHT, i, k))
-    of_left = plus(number, of_left, load(sums, 2, k))
-    of_left = plus(number, of_left, read(number, OF_LEFT, i, k))
-    of_arc, of_other = plus(number, of_arc, of_right), plus(number, load(sums, 4, k), of_left)
-    return _of_span(number, i, k, of_right, of_left, of_arc, of_other)
+    outer_right = plus(number, outer_right, load(sums, 0, k))
+    outer_right = plus(number, outer_right, read(number, OUTER_RIGHT, i, k))
+    outer_left = plus(number, outer_left, load(sums, 2, k))
+    outer_left = plus(number, outer_left, read(number, OUTER_LEFT, i, k))
+    outer_arc, outer_other = (
+        plus(number, outer_arc, outer_right),
+        plus(number, load(sums, 4, k), outer_left),
+    )
+    return _outer_span(number, i, k, outer_right, outer_left, outer_arc, outer_other)
 
 
 @kernel(forceinline=True)
-def _of_column(number, sums, i, k, right_i, right_m, left_i, left_m, arc_i, arc_m):
+def _outer_column(number, sums, i, k, right_i, right_m, left_i, left_m, arc_i, arc_m):
     """Finish the gradients of the spans from i and m = i + 1 to k > m."""
     m = i + 1
-    of_right, of_left, between = _of_first(number, sums, i, k, right_i, left_i, arc_i)
+    outer_right, outer_left, between = _outer_first(number, sums, i, k, right_i, left_i, arc_i)
     right_m = plus(number, right_m, load(sums, 1, k))
-    right_m = plus(number, right_m, read(number, OF_RIGHT, m, k))
-    right_m = plus_product(number, right_m, read(number, TO_RIGHT, m, i), of_right)
+    right_m = plus(number, right_m, read(number, OUTER_RIGHT, m, k))
+    right_m = plus_product(number, right_m, read(number, TO_RIGHT, m, i), outer_right)
     left_m = plus(number, left_m, load(sums, 3, k))
-    left_m = plus(number, plus(number, left_m, read(number, OF_LEFT, m, k)), between)
-    other_m = plus_product(number, load(sums, 5, k), read(number, LEFT, m, i), of_left)
+    left_m = plus(number, plus(number, left_m, read(number, OUTER_LEFT, m, k)), between)
+    other_m = plus_product(number, load(sums, 5, k), read(number, LEFT, m, i), outer_left)
     arc_m, other_m = plus(number, arc_m, right_m), plus(number, other_m, left_m)
-    _of_span(number, m, k, right_m, left_m, arc_m, other_m)
+    _outer_span(number, m, k, right_m, left_m, arc_m, other_m)
 
 
 @kernel
-def _outside(number, last, first, sums):
+def _outside(number, last, first_node, sums):
     """Fill the charts of gradients after fill_spans.
 
-    At the call OF_RIGHT and OF_LEFT hold the gradients from :func:`_seed` and are 0 elsewhere.
+    At the call OUTER_RIGHT and OUTER_LEFT hold the gradients from :func:`_start_outside` and are 0
+    elsewhere.
 
     Args:
-        number: ``Sums``, or ``Tangents``, with which OF_ARC gets the tangents of the marginals.
+        number: ``Sums``, or ``Tangents``, with which OUTER_ARC gets the tangents of the marginals.
         sums: (6, columns, LANES) workspace.
     """
     columns = columns_of(number)
-    for i in range(first, last, 2):
+    for i in range(first_node, last, 2):
         m, above = i + 1, i * columns
-        dots_from_before(number, sums, 0, TO_RIGHT, OF_RIGHT, 0, first, i, last)
-        dots_from_before(number, sums, 2, RIGHT, OF_BETWEEN, -1, first, i, last)
-        dots_from_before(number, sums, 4, LEFT, OF_LEFT, 0, first, i, last)
+        dots_from_before(number, sums, 0, TO_RIGHT, OUTER_RIGHT, 0, first_node, i, last)
+        dots_from_before(number, sums, 2, RIGHT, OUTER_BETWEEN, -1, first_node, i, last)
+        dots_from_before(number, sums, 4, LEFT, OUTER_LEFT, 0, first_node, i, last)
         # Add the contributions of longer spans in the same row, which end after k.
         for k in range(last, i, -2):
             at = k * columns
@@ -232,68 +236,70 @@ def _outside(number, last, first, sums):
             l_i, more_l_i, l_m, more_l_m = twelve[4:8]
             a_i, more_a_i, a_m, more_a_m = twelve[8:12]
             if k == m:
-                _of_first(number, sums, i, k, r_i, l_i, a_i)
+                _outer_first(number, sums, i, k, r_i, l_i, a_i)
             else:
-                _of_column(number, sums, i, k, r_i, r_m, l_i, l_m, a_i, a_m)
+                _outer_column(number, sums, i, k, r_i, r_m, l_i, l_m, a_i, a_m)
                 # Add the longer spans that end at k itself.
                 arc, span = read(number, TO_LEFT, k - 1, k), read(number, RIGHT, k - 1, k)
-                _of_column(
+                _outer_column(
                     *(number, sums, i, k - 1),
-                    plus(number, more_r_i, read(number, OF_BETWEEN, i, k)),
-                    plus(number, more_r_m, read(number, OF_BETWEEN, m, k)),
-                    plus_product(number, more_l_i, read(number, OF_LEFT, i, k), arc),
-                    plus_product(number, more_l_m, read(number, OF_LEFT, m, k), arc),
-                    plus_product(number, more_a_i, read(number, OF_RIGHT, i, k), span),
-                    plus_product(number, more_a_m, read(number, OF_RIGHT, m, k), span),
+                    plus(number, more_r_i, read(number, OUTER_BETWEEN, i, k)),
+                    plus(number, more_r_m, read(number, OUTER_BETWEEN, m, k)),
+                    plus_product(number, more_l_i, read(number, OUTER_LEFT, i, k), arc),
+                    plus_product(number, more_l_m, read(number, OUTER_LEFT, m, k), arc),
+                    plus_product(number, more_a_i, read(number, OUTER_RIGHT, i, k), span),
+                    plus_product(number, more_a_m, read(number, OUTER_RIGHT, m, k), span),
                 )
 
 
 @kernel
-def _seed(charts, first, sizes, partitions):
+def _start_outside(charts, first_node, sizes, partitions):
     """Write the gradients of log Z with respect to the spans of whole sentences."""
-    charts[OF_RIGHT], charts[OF_LEFT] = 0.0, 0.0
-    if first == 1:
-        charts[TO_RIGHT, 0], charts[OF_ARC, 0] = 0.0, 0.0
+    charts[OUTER_RIGHT], charts[OUTER_LEFT] = 0.0, 0.0
+    if first_node == 1:
+        charts[TO_RIGHT, 0], charts[OUTER_ARC, 0] = 0.0, 0.0
     for lane in range(LANES):
         n, scale = sizes[lane], 0.0
+        roots = n if first_node == 1 else 0
         if 0.0 < partitions[lane] < np.inf:
             scale = 1.0 / partitions[lane]
-        if first == 0:
-            charts[OF_RIGHT, 0, n, lane] = scale
-        for r in range(1, first * n + 1):
+        if first_node == 0:
+            charts[OUTER_RIGHT, 0, n, lane] = scale
+        for r in range(1, roots + 1):
             left, right = charts[LEFT, 1, r, lane], charts[RIGHT, r, n, lane]
             weight = charts[WEIGHT, 0, r, lane]
-            charts[OF_LEFT, 1, r, lane] = weight * scale * right
-            charts[OF_RIGHT, r, n, lane] = weight * scale * left
+            charts[OUTER_LEFT, 1, r, lane] = weight * scale * right
+            charts[OUTER_RIGHT, r, n, lane] = weight * scale * left
             charts[TO_RIGHT, 0, r, lane] = weight * left
-            charts[OF_ARC, 0, r, lane] = scale * right
+            charts[OUTER_ARC, 0, r, lane] = scale * right
 
 
 @kernel
-def _seed_tangent(charts, change, first, sizes, partitions):
-    """Write the tangents of the results of :func:`_seed`, and of the marginals of root arcs."""
-    change[OF_RIGHT], change[OF_LEFT], change[OF_ARC, 0] = 0.0, 0.0, 0.0
+def _start_outside_tangent(charts, tangents, first_node, sizes, partitions):
+    """Write the tangents of the marginals of root arcs, and of :func:`_start_outside`."""
+    tangents[OUTER_RIGHT], tangents[OUTER_LEFT], tangents[OUTER_ARC, 0] = 0.0, 0.0, 0.0
     for lane in range(LANES):
         n, scale = sizes[lane], 0.0
+        roots = n if first_node == 1 else 0
         if partitions[lane] > 0.0:
             scale = 1.0 / partitions[lane]
-        if first == 0:
-            change[OF_RIGHT, 0, n, lane] = -(change[RIGHT, 0, n, lane] * scale) * scale
+        if first_node == 0:
+            tangents[OUTER_RIGHT, 0, n, lane] = -(tangents[RIGHT, 0, n, lane] * scale) * scale
         d_partition = 0.0
-        for r in range(1, first * n + 1):
+        for r in range(1, roots + 1):
             left, right = charts[LEFT, 1, r, lane], charts[RIGHT, r, n, lane]
-            d_left, d_right = change[LEFT, 1, r, lane], change[RIGHT, r, n, lane]
-            weight, along = charts[WEIGHT, 0, r, lane], change[WEIGHT, 0, r, lane]
+            d_left, d_right = tangents[LEFT, 1, r, lane], tangents[RIGHT, r, n, lane]
+            weight, along = charts[WEIGHT, 0, r, lane], tangents[WEIGHT, 0, r, lane]
             d_partition += weight * (d_left * right + left * (d_right + along * right))
-        for r in range(1, first * n + 1):
+        for r in range(1, roots + 1):
             left, right = charts[LEFT, 1, r, lane], charts[RIGHT, r, n, lane]
-            d_left, d_right = change[LEFT, 1, r, lane], change[RIGHT, r, n, lane]
+            d_left, d_right = tangents[LEFT, 1, r, lane], tangents[RIGHT, r, n, lane]
             weight = charts[WEIGHT, 0, r, lane] * scale
-            d_weight = weight * (change[WEIGHT, 0, r, lane] - d_partition * scale)
-            change[OF_LEFT, 1, r, lane] = d_weight * right + weight * d_right
-            change[OF_RIGHT, r, n, lane] = d_weight * left + weight * d_left
+            d_weight = weight * (tangents[WEIGHT, 0, r, lane] - d_partition * scale)
+            tangents[OUTER_LEFT, 1, r, lane] = d_weight * right + weight * d_right
+            tangents[OUTER_RIGHT, r, n, lane] = d_weight * left + weight * d_left
             out = d_weight * left * right + weight * (d_left * right + left * d_right)
-            change[OF_ARC, 0, r, lane] = out
+            tangents[OUTER_ARC, 0, r, lane] = out
 
 
 @kernel
@@ -313,7 +319,7 @@ def _marginals(charts, size, columns, items, result, starts, write):
             direction = TO_RIGHT if m > h else TO_LEFT
             value = every(0.0)
             if m != h:
-                value = multiply(load(charts[OF_ARC], h, m), load(charts[direction], h, m))
+                value = multiply(load(charts[OUTER_ARC], h, m), load(charts[direction], h, m))
             store(row, 0, m, value)
             store(total, 0, m, add(load(total, 0, m), value))
         if write:
@@ -321,21 +327,22 @@ def _marginals(charts, size, columns, items, result, starts, write):
 
 
 @kernel
-def _inside_sums(charts, last, first, sizes, smallest, partitions):
+def _inside_sums(charts, last, first_node, sizes, floor, partitions):
     """Fill the inside charts, and write the sums over trees to ``partitions``."""
-    fill_spans(Sums(charts, smallest), last, first)
+    fill_spans(Sums(charts, floor), last, first_node)
     for lane in range(LANES):
         n = sizes[lane]
-        total = charts[RIGHT, 0, n, lane] if first == 0 and n > 0 else 0.0
-        for r in range(1, first * n + 1):
+        roots = n if first_node == 1 else 0
+        total = charts[RIGHT, 0, n, lane] if first_node == 0 and n > 0 else 0.0
+        for r in range(1, roots + 1):
             # The divisor may be so large that a weight underflowed to 0, so it gets the floor, too.
-            weight = charts[WEIGHT, 0, r, lane] + smallest
+            weight = charts[WEIGHT, 0, r, lane] + floor
             total += charts[LEFT, 1, r, lane] * charts[RIGHT, r, n, lane] * weight
         partitions[lane] = total
 
 
 @kernel
-def _trusted_sums(charts, last, first, sizes, low, partitions):
+def _trusted_sums(charts, last, first_node, sizes, log_smallest, partitions):
     """Fill the inside charts from the weights, and check the precision of the sums.
 
     The sums over trees are written to ``partitions``, 0 if they are not precise.
@@ -343,17 +350,17 @@ def _trusted_sums(charts, last, first, sizes, low, partitions):
     Returns:
         Whether they are precise in all lanes.
     """
-    bounds, logs = np.zeros(LANES), sizes * low[0, 0]
+    bounds, logs = np.zeros(LANES), sizes * log_smallest[0, 0]
     if logs.min() < LOG_SMALLEST:
-        _inside_sums(charts, last, first, sizes, FLOOR, partitions)
+        _inside_sums(charts, last, first_node, sizes, FLOOR, partitions)
         for lane in range(LANES):
             bounds[lane] = partitions[lane] if logs[lane] < LOG_SMALLEST else 0.0
-    _inside_sums(charts, last, first, sizes, 0.0, partitions)
+    _inside_sums(charts, last, first_node, sizes, 0.0, partitions)
     return keep_trusted(bounds, sizes, partitions)
 
 
 @kernel
-def sum_side_by_side(
+def sum_in_lanes(
     start,
     stop,
     groups,
@@ -369,28 +376,30 @@ def sum_side_by_side(
     kept,
     status,
 ):
-    """Compute the sums of groups of items as ``Family.beside`` of kernels.autograd.operators."""
-    first = 1 if single_root else 0
-    beside = 0
+    """Compute the sums of groups of items as ``Family.lanes`` of kernels.autograd.operators."""
+    first_node = 1 if single_root else 0
+    longest = 0
     for group in range(start, stop):
-        beside = max(beside, longest_beside(groups[group], lengths))
-    spare = np.empty(lanes_size(beside) if kept.shape[1] == 0 else 0)
-    flat = np.empty(LANES * (beside + 2) ** 2)
-    room = aligned_empty(tangents_size(beside) if operation == HESSIAN_PRODUCT else 0)
+        longest = max(longest, group_length(groups[group], lengths))
+    spare = np.empty(lanes_size(longest) if kept.shape[1] == 0 else 0)
+    flat = np.empty(LANES * (longest + 2) ** 2)
+    tangents_workspace = aligned_empty(
+        tangents_size(longest) if operation == HESSIAN_PRODUCT else 0
+    )
     sizes, partitions = np.empty(LANES, np.int64), np.empty(LANES)
     starts = np.empty(LANES, np.int64)
     for group in range(start, stop):
         items = groups[group]
-        longest = begin_group(
+        length = begin_group(
             items, lengths, operation, sizes, partitions, log_partition, result, status
         )
-        if longest == 0:
+        if length == 0:
             continue
         charts, header, known = open_charts(
-            group, longest, CHARTS, operation, kept, spare, partitions
+            group, length, CHARTS, operation, kept, spare, partitions
         )
-        last = longest + (longest + 1 - first) % 2
-        size = longest + 1
+        last = length + (length + 1 - first_node) % 2
+        size = length + 1
         rows = flat[: LANES * (last + 1) ** 2].reshape((LANES, last + 1, last + 1))
         columns = np.empty((2, last + 1, LANES))
         sums = np.empty((6, last + 1, LANES))
@@ -402,13 +411,15 @@ def sum_side_by_side(
                     n = n if state == FEASIBLE else 0
                 sizes[lane] = n
                 rows[lane, n + 1 if n > 0 else 0 :] = -np.inf
-            gamma, low = np.empty((1, 1, LANES)), np.empty((1, 1, LANES))
+            gamma, log_smallest = np.empty((1, 1, LANES)), np.empty((1, 1, LANES))
             interleave(rows, last + 1, charts[WEIGHT])
-            _weights(charts[WEIGHT], columns, last, sizes, gamma, low)
-            if not _trusted_sums(charts, last, first, sizes, low, partitions):
+            _weights(charts[WEIGHT], columns, last, sizes, gamma, log_smallest)
+            if not _trusted_sums(charts, last, first_node, sizes, log_smallest, partitions):
                 interleave(rows, last + 1, charts[WEIGHT])
-                _weights_of_best(charts, columns, last, first, sizes, gamma, low)
-                _trusted_sums(charts, last, first, sizes, low, partitions)
+                _weights_relative_to_best(
+                    charts, columns, last, first_node, sizes, gamma, log_smallest
+                )
+                _trusted_sums(charts, last, first_node, sizes, log_smallest, partitions)
             for lane in range(LANES):
                 if partitions[lane] > 0.0:
                     n = sizes[lane]
@@ -416,8 +427,8 @@ def sum_side_by_side(
                     shift -= n * np.log(gamma[0, 0, lane])
                     log_partition[items[lane]] = shift + np.log(partitions[lane])
             if operation != LOG_PARTITION:
-                _seed(charts, first, sizes, partitions)
-                _outside(Sums(charts, 0.0), last, first, sums)
+                _start_outside(charts, first_node, sizes, partitions)
+                _outside(Sums(charts, 0.0), last, first_node, sums)
                 _marginals(charts, size, columns, items, result, starts, operation == MARGINALS)
                 for lane in range(LANES):
                     for m in range(1, sizes[lane] + 1):
@@ -425,7 +436,7 @@ def sum_side_by_side(
                             partitions[lane] = 0.0
                 keep(header, partitions)
         if operation == HESSIAN_PRODUCT:
-            change = room[: charts.size].reshape(charts.shape)
+            tangents = tangents_workspace[: charts.size].reshape(charts.shape)
             for lane in range(LANES):
                 n, b = sizes[lane], items[lane]
                 rows[lane] = 0.0
@@ -433,20 +444,20 @@ def sum_side_by_side(
                     source, target = along[b, h], rows[lane, h]
                     for m in range(n + 1):
                         target[m] = source[m]
-            interleave(rows, last + 1, change[WEIGHT])
+            interleave(rows, last + 1, tangents[WEIGHT])
             for h in range(last + 1):
                 for m in range(last + 1):
-                    value = where_positive(load(charts[WEIGHT], h, m), load(change[WEIGHT], h, m))
-                    store(change[WEIGHT], h, m, value)
-            fill_spans(Tangents(charts, change), last, first)
-            _seed_tangent(charts, change, first, sizes, partitions)
-            _outside(Tangents(charts, change), last, first, sums)
+                    value = where_positive(load(charts[WEIGHT], h, m), load(tangents[WEIGHT], h, m))
+                    store(tangents[WEIGHT], h, m, value)
+            fill_spans(Tangents(charts, tangents), last, first_node)
+            _start_outside_tangent(charts, tangents, first_node, sizes, partitions)
+            _outside(Tangents(charts, tangents), last, first_node, sums)
             lost = every(0.0)
             for h in range(size):
-                store(change[OF_ARC], h, h, every(0.0))
+                store(tangents[OUTER_ARC], h, h, every(0.0))
                 for m in range(1, size):
-                    lost = add_product(lost, every(0.0), load(change[OF_ARC], h, m))
-                _write(change[OF_ARC, h], h, size, items, result, starts)
+                    lost = add_product(lost, every(0.0), load(tangents[OUTER_ARC], h, m))
+                _write(tangents[OUTER_ARC, h], h, size, items, result, starts)
             drop_lost(lost, columns, partitions)
         for lane in range(LANES):
             if partitions[lane] > 0.0:

@@ -39,7 +39,7 @@ from spacy_latent.kernels.spans.eisner import (
 
 HEADER = 8
 # Charts of gradients, after the inside charts.
-OF_BETWEEN, OF_TO_RIGHT, OF_TO_LEFT, OF_RIGHT, OF_LEFT = range(CHARTS, 2 * CHARTS)
+OUTER_BETWEEN, OUTER_TO_RIGHT, OUTER_TO_LEFT, OUTER_RIGHT, OUTER_LEFT = range(CHARTS, 2 * CHARTS)
 _pull = pulls_of(JOINS, {chart: CHARTS + chart for chart in range(CHARTS)})
 
 
@@ -86,24 +86,24 @@ def _weights(scores, n, log_gamma, w, column):
         # From here on: the logarithm of the divisor, and the factor of the exponentials.
         top[m] = column_sum
         total[m] = gamma / total[m]
-    smallest = 0.0
+    log_smallest = 0.0
     for h in range(n + 1):
         source, target = scores[h], w[h]
         for m in range(n + 1):
             target[m] *= total[m]
             value = source[m] - top[m]
-            smallest = value if value < smallest and source[m] > -np.inf else smallest
-    return shift, smallest
+            log_smallest = value if value < log_smallest and source[m] > -np.inf else log_smallest
+    return shift, log_smallest
 
 
 @kernel(fastmath=FUSED)
-def _weights_beside(scores, n, heads, w):
+def _weights_relative_to_best(scores, n, heads, w):
     """Write exp(score − the score of the token's arc in the given tree).
 
     Returns:
         The two results of :func:`_weights`. The first is −inf if the weights do not fit in float64.
     """
-    shift, smallest, largest = 0.0, 0.0, 0.0
+    shift, log_smallest, largest = 0.0, 0.0, 0.0
     for m in range(1, n + 1):
         shift += scores[heads[m], m]
     for h in range(n + 1):
@@ -111,13 +111,13 @@ def _weights_beside(scores, n, heads, w):
         for m in range(1, n + 1):
             value = source[m] - scores[heads[m], m]
             largest = max(largest, value)
-            smallest = value if value < smallest and source[m] > -np.inf else smallest
+            log_smallest = value if value < log_smallest and source[m] > -np.inf else log_smallest
             target[m] = exponential(min(value, 709.0))
-    return shift if largest < 640.0 else -np.inf, smallest
+    return shift if largest < 640.0 else -np.inf, log_smallest
 
 
 @kernel
-def _trusted_inside(w, n, first, smallest, charts):
+def _trusted_inside(w, n, first_node, log_smallest, charts):
     """Fill ``charts`` like :func:`_inside`, and check the precision of the sum.
 
     Numbers that have underflowed are below FLOOR. The plain sum is a lower bound. The sum with
@@ -127,10 +127,10 @@ def _trusted_inside(w, n, first, smallest, charts):
         The sum over trees, 0 if it is not precise, or +inf after an overflow.
     """
     bound = np.inf
-    safe = n * smallest >= LOG_SMALLEST
+    safe = n * log_smallest >= LOG_SMALLEST
     if not safe:
-        bound = _inside(w, n, first, FLOOR, charts)
-    partition = _inside(w, n, first, 0.0, charts)
+        bound = _inside(w, n, first_node, FLOOR, charts)
+    partition = _inside(w, n, first_node, 0.0, charts)
     if not partition < np.inf:
         return np.inf
     # A sum below FLOOR may itself have lost precision.
@@ -139,7 +139,7 @@ def _trusted_inside(w, n, first, smallest, charts):
 
 
 @kernel
-def inside_by_columns(s, n, first, w, column, charts):
+def inside_by_columns(s, n, first_node, w, column, charts):
     """Fill ``w`` and ``charts``, with the weights of each token divided by their sum.
 
     Returns:
@@ -150,17 +150,17 @@ def inside_by_columns(s, n, first, w, column, charts):
     # The number of trees grows by a factor of about 6.75 per token. If few arcs have all the
     # weight, most choices of heads are trees. Then γ = 1 is tried.
     for log_gamma in (max(math.log(n) - 1.91, 0.0), 0.0):
-        shift, smallest = _weights(s, n, log_gamma, w, column)
+        shift, log_smallest = _weights(s, n, log_gamma, w, column)
         if shift == -np.inf:
             return shift, 0.0
-        partition = _trusted_inside(w, n, first, smallest, charts)
+        partition = _trusted_inside(w, n, first_node, log_smallest, charts)
         if partition < np.inf:
             break
     return shift, partition if partition < np.inf else 0.0
 
 
 @kernel
-def _scaled_inside(s, n, first, w, column, heads, integers, charts):
+def _scaled_inside(s, n, first_node, w, column, heads, integers, charts):
     """Fill ``w`` and ``charts`` with a scaling for which the sum fits in float64.
 
     Args:
@@ -170,48 +170,48 @@ def _scaled_inside(s, n, first, w, column, heads, integers, charts):
         The log of the product of the divisors, −inf if there is no tree; and the sum over trees, 0
         if no scaling fits.
     """
-    shift, partition = inside_by_columns(s, n, first, w, column, charts)
+    shift, partition = inside_by_columns(s, n, first_node, w, column, charts)
     if shift == -np.inf or partition > 0.0:
         return shift, partition
     # The best heads of the tokens form no tree. Divide by the weights of the best tree's arcs.
     floats = charts.reshape(-1)[: float_workspace_size(n)]
-    if not best_projective_tree(s, n, first == 1, heads, integers, floats):
+    if not best_projective_tree(s, n, first_node == 1, heads, integers, floats):
         return -np.inf, 0.0
-    shift, smallest = _weights_beside(s, n, heads, w)
+    shift, log_smallest = _weights_relative_to_best(s, n, heads, w)
     if shift == -np.inf:
         return 0.0, 0.0
-    partition = _trusted_inside(w, n, first, smallest, charts)
+    partition = _trusted_inside(w, n, first_node, log_smallest, charts)
     return shift, partition if partition < np.inf else 0.0
 
 
 @kernel(forceinline=True)
-def _spread_spans(number, n, first, result):
+def _spread_spans(number, n, first_node, result):
     """Run the outside pass: fill the charts of gradients and write the marginals.
 
     At the call the charts of gradients are 0, except the gradients of the sum over trees.
     """
-    for i in range(first, n + 1):
+    for i in range(first_node, n + 1):
         for k in range(n, i, -1):
-            of_right, of_arc, of_left = _pull(number, i, k, (k + 1, k, k), k + 1, n + 1)
-            of_right = plus(number, read(number, OF_RIGHT, i, k), of_right)
-            write(number, OF_RIGHT, i, k, of_right)
-            of_left = plus(number, read(number, OF_LEFT, i, k), of_left)
-            write(number, OF_LEFT, i, k, of_left)
-            of_arc = write(number, OF_TO_RIGHT, i, k, plus(number, of_arc, of_right))
-            result[i, k] = marginal(number, of_arc, OF_TO_RIGHT, TO_RIGHT, i, k)
-            given = times_weight(number, of_arc, OF_TO_RIGHT, i, k, i, k)
+            outer_right, outer_arc, outer_left = _pull(number, i, k, (k + 1, k, k), k + 1, n + 1)
+            outer_right = plus(number, read(number, OUTER_RIGHT, i, k), outer_right)
+            write(number, OUTER_RIGHT, i, k, outer_right)
+            outer_left = plus(number, read(number, OUTER_LEFT, i, k), outer_left)
+            write(number, OUTER_LEFT, i, k, outer_left)
+            outer_arc = write(number, OUTER_TO_RIGHT, i, k, plus(number, outer_arc, outer_right))
+            result[i, k] = marginal(number, outer_arc, OUTER_TO_RIGHT, TO_RIGHT, i, k)
+            given = times_weight(number, outer_arc, OUTER_TO_RIGHT, i, k, i, k)
             if i > 0:
-                of_other = plus(number, read(number, OF_TO_LEFT, i, k), of_left)
-                write(number, OF_TO_LEFT, i, k, of_other)
-                result[k, i] = marginal(number, of_other, OF_TO_LEFT, TO_LEFT, i, k)
-                other = times_weight(number, of_other, OF_TO_LEFT, i, k, k, i)
+                outer_other = plus(number, read(number, OUTER_TO_LEFT, i, k), outer_left)
+                write(number, OUTER_TO_LEFT, i, k, outer_other)
+                result[k, i] = marginal(number, outer_other, OUTER_TO_LEFT, TO_LEFT, i, k)
+                other = times_weight(number, outer_other, OUTER_TO_LEFT, i, k, k, i)
                 given = plus(number, given, other)
-            write(number, OF_BETWEEN, i, k, given)
-        add_row(number, OF_LEFT, i + 1, OF_BETWEEN, i, i + 1, n + 1)
+            write(number, OUTER_BETWEEN, i, k, given)
+        add_row(number, OUTER_LEFT, i + 1, OUTER_BETWEEN, i, i + 1, n + 1)
 
 
 @kernel(fastmath=ANY_ORDER)
-def _inside(w, n, first, floor, charts):
+def _inside(w, n, first_node, floor, charts):
     """Fill the inside charts, the first of (5 or 10, n+2, stride).
 
     Args:
@@ -221,9 +221,9 @@ def _inside(w, n, first, floor, charts):
         The sum over trees.
     """
     charts[:CHARTS] = floor
-    fill_spans(Sums(w, charts, floor), n, first)
+    fill_spans(Sums(w, charts, floor), n, first_node)
     right, left = charts[RIGHT], charts[LEFT]
-    if first == 0:
+    if first_node == 0:
         return right[0, n]
     total = 0.0
     for r in range(1, n + 1):
@@ -232,57 +232,57 @@ def _inside(w, n, first, floor, charts):
 
 
 @kernel(fastmath=ANY_ORDER)
-def _outside(w, n, first, charts, partition, result):
+def _outside(w, n, first_node, charts, partition, result):
     """Write the marginals, and the gradients of log Z to the last charts, after _inside."""
     charts[CHARTS:] = 0.0
     right, left = charts[RIGHT], charts[LEFT]
-    if first == 0:
-        charts[OF_RIGHT, 0, n] = 1.0 / partition
+    if first_node == 0:
+        charts[OUTER_RIGHT, 0, n] = 1.0 / partition
     else:
         for r in range(1, n + 1):
             weight = w[0, r] / partition
-            charts[OF_LEFT, 1, r] = weight * right[r, n]
-            charts[OF_RIGHT, r, n] = weight * left[1, r]
+            charts[OUTER_LEFT, 1, r] = weight * right[r, n]
+            charts[OUTER_RIGHT, r, n] = weight * left[1, r]
             result[0, r] = weight * left[1, r] * right[r, n]
-    _spread_spans(Sums(w, charts, 0.0), n, first, result)
+    _spread_spans(Sums(w, charts, 0.0), n, first_node, result)
 
 
 @kernel(fastmath=ANY_ORDER)
-def _inside_tangent(w, dw, n, first, charts, change):
-    """Write the tangent ``change`` of ``charts`` along ``dw``.
+def _inside_tangent(w, dw, n, first_node, charts, tangents):
+    """Write the tangent ``tangents`` of ``charts`` along ``dw``.
 
     Returns:
         The tangent of the sum.
     """
-    change[:CHARTS] = 0.0
-    fill_spans(Tangents(w, dw, charts, change), n, first)
-    if first == 0:
-        return change[RIGHT, 0, n]
+    tangents[:CHARTS] = 0.0
+    fill_spans(Tangents(w, dw, charts, tangents), n, first_node)
+    if first_node == 0:
+        return tangents[RIGHT, 0, n]
     right, left, total = charts[RIGHT], charts[LEFT], 0.0
     for r in range(1, n + 1):
-        total += (change[LEFT, 1, r] * right[r, n] + left[1, r] * change[RIGHT, r, n]) * w[0, r]
+        total += (tangents[LEFT, 1, r] * right[r, n] + left[1, r] * tangents[RIGHT, r, n]) * w[0, r]
         total += left[1, r] * right[r, n] * dw[0, r]
     return total
 
 
 @kernel(fastmath=ANY_ORDER)
-def _outside_tangent(w, dw, n, first, charts, change, partition, d_partition, out):
+def _outside_tangent(w, dw, n, first_node, charts, tangents, partition, d_partition, out):
     """Write the tangent of the marginals, from the results of the other passes."""
-    change[CHARTS:] = 0.0
+    tangents[CHARTS:] = 0.0
     right, left = charts[RIGHT], charts[LEFT]
     relative = d_partition / partition
-    if first == 0:
-        change[OF_RIGHT, 0, n] = -relative / partition
+    if first_node == 0:
+        tangents[OUTER_RIGHT, 0, n] = -relative / partition
     else:
         for r in range(1, n + 1):
             weight = w[0, r] / partition
             d_weight = dw[0, r] / partition - weight * relative
             a, b = left[1, r], right[r, n]
-            da, db = change[LEFT, 1, r], change[RIGHT, r, n]
-            change[OF_LEFT, 1, r] = d_weight * b + weight * db
-            change[OF_RIGHT, r, n] = d_weight * a + weight * da
+            da, db = tangents[LEFT, 1, r], tangents[RIGHT, r, n]
+            tangents[OUTER_LEFT, 1, r] = d_weight * b + weight * db
+            tangents[OUTER_RIGHT, r, n] = d_weight * a + weight * da
             out[0, r] = d_weight * a * b + weight * (da * b + a * db)
-    _spread_spans(Tangents(w, dw, charts, change), n, first, out)
+    _spread_spans(Tangents(w, dw, charts, tangents), n, first_node, out)
 
 
 @kernel
@@ -336,14 +336,14 @@ def sum_over_projective_trees(
     longest = 0
     for b in items[start:stop]:
         longest = max(longest, lengths[b])
-    room, wide = longest + 2, chart_width(longest)
-    s = np.empty((room, room))
-    dw = np.zeros((room, room))
-    column = np.empty((2, room))
-    heads, integers = np.empty(room, np.int32), np.empty(integer_workspace_size(longest), np.int32)
-    own_room = aligned_empty(_item_size(longest) if kept.shape[1] == 0 else 0)
-    tangents = aligned_empty(10 * room * wide if operation == HESSIAN_PRODUCT else 0)
-    first = 1 if single_root else 0
+    side, width = longest + 2, chart_width(longest)
+    s = np.empty((side, side))
+    dw = np.zeros((side, side))
+    column = np.empty((2, side))
+    heads, integers = np.empty(side, np.int32), np.empty(integer_workspace_size(longest), np.int32)
+    spare = aligned_empty(_item_size(longest) if kept.shape[1] == 0 else 0)
+    tangents_workspace = aligned_empty(10 * side * width if operation == HESSIAN_PRODUCT else 0)
+    first_node = 1 if single_root else 0
     for b in items[start:stop]:
         n = lengths[b]
         log_partition[b] = 0.0
@@ -352,7 +352,7 @@ def sum_over_projective_trees(
         status[b] = FEASIBLE
         if n == 0:
             continue
-        record = kept[b] if kept.shape[1] > 0 else own_room
+        record = kept[b] if kept.shape[1] > 0 else spare
         area = (n + 2) * chart_width(n)
         shape = (n + 2, chart_width(n))
         w = record[HEADER : HEADER + area].reshape(shape)
@@ -364,7 +364,7 @@ def sum_over_projective_trees(
             status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
             if status[b] != FEASIBLE:
                 continue
-            shift, partition = _scaled_inside(s, n, first, w, column, heads, integers, charts)
+            shift, partition = _scaled_inside(s, n, first_node, w, column, heads, integers, charts)
             if shift == -np.inf:
                 status[b] = INFEASIBLE
                 continue
@@ -372,7 +372,7 @@ def sum_over_projective_trees(
             if known:
                 log_partition[b] = shift + math.log(partition)
             if known and operation != LOG_PARTITION:
-                _outside(w, n, first, charts, partition, result[b])
+                _outside(w, n, first_node, charts, partition, result[b])
                 known = adds_up(result[b], n, column[0], 1e-11)
             if known:
                 record[0], record[1] = 1.0, partition
@@ -382,9 +382,11 @@ def sum_over_projective_trees(
             for h in range(n + 1):
                 for m in range(1, n + 1):
                     dw[h, m] = w[h, m] * along[b, h, m] if w[h, m] > 0.0 else 0.0
-            change = tangents[: 10 * area].reshape((2 * CHARTS, *shape))
-            d_partition = _inside_tangent(w, dw, n, first, charts, change)
-            _outside_tangent(*(w, dw, n, first, charts, change, partition, d_partition), result[b])
+            tangents = tangents_workspace[: 10 * area].reshape((2 * CHARTS, *shape))
+            d_partition = _inside_tangent(w, dw, n, first_node, charts, tangents)
+            _outside_tangent(
+                *(w, dw, n, first_node, charts, tangents, partition, d_partition), result[b]
+            )
             # A sum over spans may be so small that its relative tangent overflows.
             if not is_finite(result[b], n + 1):
                 status[b] = UNSOLVED

@@ -20,13 +20,13 @@ class ScaledCharts(NamedTuple):
 
     Attributes:
         values, powers: mantissas and exponents.
-        change: tangents of the mantissas.
+        tangents: tangents of the mantissas.
         outer, d_outer: adjoints and their tangents. Their exponents are the negated ``powers``.
     """
 
     values: np.ndarray
     powers: np.ndarray
-    change: np.ndarray
+    tangents: np.ndarray
     outer: np.ndarray
     d_outer: np.ndarray
 
@@ -36,16 +36,16 @@ class ScaledWeights(NamedTuple):
 
     values: np.ndarray
     powers: np.ndarray
-    change: np.ndarray
+    tangents: np.ndarray
 
 
 @kernel
 def scaled_charts(count, rows, columns):
     """Return charts of zeros."""
     shape = (count, rows, columns)
-    values, change = np.zeros(shape), np.zeros(shape)
+    values, tangents = np.zeros(shape), np.zeros(shape)
     return ScaledCharts(
-        values, np.full(shape, EMPTY), change, np.zeros_like(values), np.zeros_like(change)
+        values, np.full(shape, EMPTY), tangents, np.zeros_like(values), np.zeros_like(tangents)
     )
 
 
@@ -62,7 +62,7 @@ def scaled_weights(scores, size, along):
         for k in range(size):
             weights.values[i, k], weights.powers[i, k] = split(scores[i, k])
             if len(along) > 0 and scores[i, k] > -np.inf:
-                weights.change[i, k] = along[i, k]
+                weights.tangents[i, k] = along[i, k]
     return weights
 
 
@@ -84,35 +84,35 @@ def normalise(charts, chart, i, k):
     place = chart, i, k
     factor, charts.powers[place] = normalised(charts.values[place], charts.powers[place])
     charts.values[place] *= factor
-    charts.change[place] *= factor
+    charts.tangents[place] *= factor
 
 
 @kernel
 def weigh(charts, to, by, weights, h, m):
     """Write the product of the cell ``by`` and the weight [h, m] to the cell ``to``."""
-    value, weight, along = charts.values[by], weights.values[h, m], weights.change[h, m]
+    value, weight, along = charts.values[by], weights.values[h, m], weights.tangents[h, m]
     charts.values[to] = value * weight
     charts.powers[to] = charts.powers[by] + weights.powers[h, m]
-    charts.change[to] = (charts.change[by] + value * along) * weight
+    charts.tangents[to] = (charts.tangents[by] + value * along) * weight
 
 
 @kernel
 def weigh_back(charts, to, by, weights, h, m, marginals, products):
     """Run the adjoint of :func:`weigh`, and write the marginal of the weight and its tangent."""
     outer, d_outer = charts.outer[to], charts.d_outer[to]
-    weight, along = weights.values[h, m], weights.change[h, m]
+    weight, along = weights.values[h, m], weights.tangents[h, m]
     charts.outer[by] += outer * weight
     charts.d_outer[by] += (d_outer + outer * along) * weight
     marginals[h, m] = outer * charts.values[to]
-    products[h, m] = d_outer * charts.values[to] + outer * charts.change[to]
+    products[h, m] = d_outer * charts.values[to] + outer * charts.tangents[to]
 
 
 @kernel(fastmath=FUSED)
 def push_row(charts, to, i, row, k, cell, begin, end):
     """Add row k of the chart ``row`` times a cell to row i of ``to``, from ``begin`` to ``end``."""
-    target, d_target, powers = charts.values[to, i], charts.change[to, i], charts.powers[to, i]
-    source, d_source = charts.values[row, k], charts.change[row, k]
-    factor, d_factor = charts.values[cell], charts.change[cell]
+    target, d_target, powers = charts.values[to, i], charts.tangents[to, i], charts.powers[to, i]
+    source, d_source = charts.values[row, k], charts.tangents[row, k]
+    factor, d_factor = charts.values[cell], charts.tangents[cell]
     exponents, exponent = charts.powers[row, k], charts.powers[cell]
     for j in range(begin, end):
         old, other = powers[j], exponent + exponents[j]
@@ -127,9 +127,9 @@ def push_row(charts, to, i, row, k, cell, begin, end):
 def pull_row(charts, to, i, row, k, cell, begin, end):
     """Run the adjoint of :func:`push_row`."""
     outer, d_outer, powers = charts.outer[to, i], charts.d_outer[to, i], charts.powers[to, i]
-    source, d_source = charts.values[row, k], charts.change[row, k]
+    source, d_source = charts.values[row, k], charts.tangents[row, k]
     of_source, d_of_source = charts.outer[row, k], charts.d_outer[row, k]
-    factor, d_factor = charts.values[cell], charts.change[cell]
+    factor, d_factor = charts.values[cell], charts.tangents[cell]
     exponents, exponent = charts.powers[row, k], charts.powers[cell]
     total, d_total = 0.0, 0.0
     for j in range(begin, end):
@@ -144,10 +144,10 @@ def pull_row(charts, to, i, row, k, cell, begin, end):
 
 
 @kernel
-def seed(charts, cell):
+def start_outside(charts, cell):
     """Write the adjoint of the logarithm of a cell, and its tangent."""
     value = charts.values[cell]
-    charts.outer[cell], charts.d_outer[cell] = 1.0 / value, -charts.change[cell] / value**2
+    charts.outer[cell], charts.d_outer[cell] = 1.0 / value, -charts.tangents[cell] / value**2
 
 
 @kernel

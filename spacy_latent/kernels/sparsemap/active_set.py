@@ -36,7 +36,7 @@ class Support(NamedTuple):
     Attributes:
         atoms: ``(K, W)`` int32, the parts of each atom, padded with −1.
         inverse, row_sums: (G + 11ᵀ)⁻¹ and its product with 1. Rows of the inverse have
-            :func:`row_room` numbers.
+            :func:`row_size` numbers.
         weights: weight of each atom.
         gradient: s − μ, per part.
     """
@@ -75,9 +75,9 @@ class Solution(NamedTuple):
 
 
 @kernel
-def row_room(room):
-    """Return the length of a row of the inverse for ``room`` atoms, in whole vectors."""
-    return (room + LANES - 1) // LANES * LANES
+def row_size(capacity):
+    """Return the length of a row of the inverse for ``capacity`` atoms, in whole vectors."""
+    return (capacity + LANES - 1) // LANES * LANES
 
 
 @kernel
@@ -477,16 +477,16 @@ def solve(start, stop, scores, lengths, oracle, max_iter, tolerance, solution):
             difference of sums over parts that may be as large as the scores.
     """
     atoms, counts, gaps, status = solution.atoms, solution.counts, solution.gaps, solution.status
-    room = atoms.shape[1]
-    used = start * room * room
+    capacity = atoms.shape[1]
+    used = start * capacity * capacity
     most = 0
     for b in range(start, stop):
         most = max(most, sizes_of(oracle, lengths, b)[0])
     places, oracle_workspace = prepare(oracle, start, stop, lengths)
     gradients, original = np.empty((places, most + LANES)), np.empty(most + LANES)
     candidates = np.empty((places, atoms.shape[2]), dtype=np.int32)
-    wide = row_room(room)
-    inverses, row_sums = np.empty((places, room, wide)), np.empty((places, room))
+    wide = row_size(capacity)
+    inverses, row_sums = np.empty((places, capacity, wide)), np.empty((places, capacity))
     workspace = np.empty((3, wide))
     indicator = np.zeros(most, dtype=np.int32)
     items, calls = np.full(places, -1), np.zeros(places, dtype=np.int64)
@@ -524,7 +524,7 @@ def solve(start, stop, scores, lengths, oracle, max_iter, tolerance, solution):
             if solved[place]:
                 for k in range(atoms.shape[2]):
                     atoms[b, count, k] = candidates[place, k]
-                last = calls[place] == max_iter or count == room - 1
+                last = calls[place] == max_iter or count == capacity - 1
                 after, gaps[b] = let_in(
                     support, width, count, oracle.by_slot, tolerance, last, indicator, workspace
                 )
@@ -586,10 +586,10 @@ def pull_back_weights(start, stop, atoms, counts, inverses, offsets, of_weights,
 
     The other arguments are fields of a Solution.
     """
-    room = 1
+    capacity = 1
     for b in range(start, stop):
-        room = max(room, counts[b])
-    change, row_sums = np.empty(room), np.empty(room)
+        capacity = max(capacity, counts[b])
+    change, row_sums = np.empty(capacity), np.empty(capacity)
     for b in range(start, stop):
         count = counts[b]
         packed = inverses[offsets[b] : offsets[b] + count * count]

@@ -66,10 +66,10 @@ def _read_scores(oracle, scores, lengths, b, result):
 
 @implements(find_best, AssignmentOracle)
 def _find_best(oracle, lengths, items, calls, gradients, workspace, candidates, solved):
-    room, matching = workspace
+    memory, matching = workspace
     b, matched = items[0], matching.matched
     rows, columns = min(lengths[b, 0], lengths[b, 1]), max(lengths[b, 0], lengths[b, 1])
-    flat = room[: rows * columns]
+    flat = memory[: rows * columns]
     for part in range(rows * columns):
         flat[part] = -gradients[0, part]
     costs = flat.reshape((rows, columns))

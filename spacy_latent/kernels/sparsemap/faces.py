@@ -136,10 +136,10 @@ def survey(start, stop, which, upstream, items, inverses, search):
     """
     starts, residuals, atoms, counts = items
     pulled, left, levels, ties, sizes, reaches, steps = search
-    room = 1
+    most = 1
     for index in range(start, stop):
-        room = max(room, counts[which[index]])
-    workspace = np.empty((3, room))
+        most = max(most, counts[which[index]])
+    workspace = np.empty((3, most))
     for index in range(start, stop):
         f = which[index]
         count, own = counts[f], slice(starts[f], starts[f + 1])
@@ -233,10 +233,10 @@ def take(which, candidates, items, inverses, row_sums, search):
         row_sums: ``(F, K)``, the products of inverses with 1.
     """
     starts, residuals, atoms, counts = items
-    room, longest = inverses.shape[1], 1
+    most, longest = inverses.shape[1], 1
     for f in which:
         longest = max(longest, starts[f + 1] - starts[f])
-    workspace = np.empty((3, room))
+    workspace = np.empty((3, most))
     indicator, changes = np.zeros(longest, dtype=np.int32), np.empty(longest)
     for index in range(len(which)):
         f, candidate = which[index], candidates[index]

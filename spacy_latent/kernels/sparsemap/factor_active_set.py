@@ -16,7 +16,7 @@ from spacy_latent.kernels.sparsemap.active_set import (
     add_at_parts,
     leave,
     let_in,
-    row_room,
+    row_size,
     scatter,
     sum_at_parts,
     sum_rows,
@@ -176,7 +176,7 @@ def restart(which, starts, points, gradients, supports):
         starts: ``(F + 1,)``, the first edge of each factor in ``points`` and ``gradients``, and the
             end.
     """
-    workspace = np.empty((2, row_room(supports.atoms.shape[1])))
+    workspace = np.empty((2, row_size(supports.atoms.shape[1])))
     indicator = np.zeros(_longest(which, starts), dtype=np.int32)
     for f in which:
         edges = slice(starts[f], starts[f + 1])
@@ -199,7 +199,7 @@ def offer(which, candidates, starts, tolerances, gaps, gradients, supports):
         factor's tolerance. This factor is solved.
     """
     atoms, counts = supports.atoms, supports.counts
-    workspace = np.empty((3, row_room(atoms.shape[1])))
+    workspace = np.empty((3, row_size(atoms.shape[1])))
     changed = np.zeros(len(which), dtype=np.bool_)
     indicator = np.zeros(_longest(which, starts), dtype=np.int32)
     for index in range(len(which)):
@@ -232,8 +232,8 @@ def support_jacobian(starts, atoms, counts, inverses, row_sums, directions, resu
 
     The Jacobian is an orthogonal projection.
     """
-    room = row_room(atoms.shape[1])
-    upstream, change = np.empty(room), np.empty(room)
+    size = row_size(atoms.shape[1])
+    upstream, change = np.empty(size), np.empty(size)
     for f in range(len(counts)):
         edges = slice(starts[f], starts[f + 1])
         result[edges] = 0.0

@@ -20,7 +20,7 @@ from spacy_latent.kernels.simd.lanes import LONGEST
 from spacy_latent.kernels.simd.vector import LANES, aligned_empty
 from spacy_latent.kernels.spans import eisner
 from spacy_latent.kernels.spans.eisner import best_projective_tree
-from spacy_latent.kernels.spans.eisner_lanes import best_trees_beside, charts_of_trees, set_scores
+from spacy_latent.kernels.spans.eisner_lanes import best_trees_in_lanes, charts_of_trees, set_scores
 from spacy_latent.kernels.sparsemap.active_set import (
     find_best,
     padded_part,
@@ -35,7 +35,7 @@ projective_integers = eisner.integer_workspace_size
 projective_floats = eisner.float_workspace_size
 
 # Minimum number of sentences at a time, out of LANES, for which SIMD lanes are faster.
-BESIDE = 3
+LEAST_IN_LANES = 3
 
 
 class TreeOracle(NamedTuple):
@@ -85,11 +85,11 @@ def _prepare(oracle, start, stop, lengths):
     longest = 0
     for b in range(start, stop):
         longest = max(longest, lengths[b])
-    beside = oracle.projective and stop - start >= BESIDE and 0 < longest <= LONGEST
-    places = LANES if beside else 1
+    in_lanes = oracle.projective and stop - start >= LEAST_IN_LANES and 0 < longest <= LONGEST
+    places = LANES if in_lanes else 1
     integers = max(arborescence_integers(longest), projective_integers(longest))
     floats = max(arborescence_floats(longest), projective_floats(longest))
-    charts = charts_of_trees(longest if beside else 0)
+    charts = charts_of_trees(longest if in_lanes else 0)
     heads = np.empty((places, longest + 2), dtype=np.int32)
     rows, sizes = np.empty((2, LANES), np.int64), np.full(places, -1)
     spaces = np.empty(integers, dtype=np.int32), aligned_empty(floats)
@@ -113,10 +113,10 @@ def _find_best(oracle, lengths, items, calls, gradients, workspace, candidates, 
         sizes[place] = lengths[items[place]] if items[place] >= 0 else -1
         open_items += items[place] >= 0
         longest = max(longest, sizes[place])
-    together = len(items) > 1 and open_items >= BESIDE and longest > 0
+    together = len(items) > 1 and open_items >= LEAST_IN_LANES and longest > 0
     if together:
         set_scores(charts, gradients, sizes, longest, rows)
-        best_trees_beside(sizes, longest, oracle.single_root, charts, heads, integers, solved)
+        best_trees_in_lanes(sizes, longest, oracle.single_root, charts, heads, integers, solved)
     for place in range(len(items)):
         n = sizes[place]
         if n < 0:

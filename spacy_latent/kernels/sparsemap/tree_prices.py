@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.kernels.arborescences.polytope_membership import entered_too_little
-from spacy_latent.kernels.autograd.derivatives import OF_SPARSEMAP, last_derivative
+from spacy_latent.kernels.autograd.derivatives import SPARSEMAP_ONCE, last_derivative
 from spacy_latent.kernels.choices.simplex import sparsemax_threshold
 from spacy_latent.kernels.core.compilation import ANY_ORDER, kernel
 from spacy_latent.kernels.core.pool import spread
@@ -717,7 +717,7 @@ class _NearestAverage(torch.autograd.Function):
         return torch.from_numpy(mean).to(scores.dtype, copy=True), *results
 
     @staticmethod
-    @last_derivative(OF_SPARSEMAP)
+    @last_derivative(SPARSEMAP_ONCE)
     def backward(ctx: Any, of_mean: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         upstream = of_mean.to(torch.float64).contiguous().numpy()
         result = np.empty_like(upstream)
