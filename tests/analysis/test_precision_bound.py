@@ -152,6 +152,36 @@ def test_what_is_right_together_counts_less() -> None:
     assert effective_number(correct, np.arange(100) % 20) == 100
 
 
+def found_in(correct: np.ndarray, texts: np.ndarray) -> JudgedEntities:
+    rows = [0.9] * len(correct), correct.tolist(), ["A"] * len(correct)
+    return JudgedEntities(*rows, int(correct.sum()), texts=texts.tolist())
+
+
+@pytest.mark.parametrize(("right", "count"), [(20, 20), (95, 100), (9, 10), (300, 1000)])
+def test_texts_of_one_prediction_each_have_the_bound_of_clopper_and_pearson(
+    right: int, count: int
+) -> None:
+    found = found_in(np.arange(count) < right, np.arange(count))
+    assert bound_of_all(found, 0.9) == lower_bound(right, count, 0.9)
+
+
+def test_no_bound_is_above_the_precision_itself() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(500):
+        count = int(generator.integers(1, 300))
+        texts = generator.integers(0, generator.integers(1, count + 1), count)
+        correct = generator.random(count) < generator.random()
+        confidence = float(generator.choice([0.5, 0.8, 0.95]))
+        bound = bound_of_all(found_in(correct, texts), confidence)
+        assert 0 <= bound <= correct.mean()
+
+
+def test_texts_of_equal_precision_are_not_skewed() -> None:
+    correct, texts = np.tile(np.arange(10) < 9, 20), np.arange(200) // 10
+    assert skewness_factor(correct, texts, 200, 0.9) == 1.0
+    assert skewness_factor(correct[:10], texts[:10], 1, 0.9) == 1.0
+
+
 def test_a_large_text_that_is_worse_costs_more_than_one_that_is_better() -> None:
     texts = np.concatenate([np.arange(100).repeat(5), np.full(50, 100)])
     small = np.arange(500) % 10 < 8
