@@ -203,6 +203,17 @@ def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
     assert said("report", output, dev, page, "--component", "latent_parser") == shown
 
 
+def test_a_map_is_kept_beside_temperatures_that_are_not(nlp: Language, tmp_path: Path) -> None:
+    model, dev, output = tmp_path / "model", tmp_path / "dev.spacy", tmp_path / "out"
+    nlp.to_disk(model)
+    DocBin(docs=[example.reference for example in doubtful(nlp)[1:3]]).to_disk(dev)
+    shown = said("calibrate", model, dev, output, "--slope")
+    calibration = spacy.load(output).get_pipe("latent_parser").calibration  # type: ignore[union-attr]
+    assert calibration.temperature == 1 and calibration.changes_odds
+    # The map changes probabilities, although the temperatures do not.
+    assert "fit is kept" in shown and "as they were trained" not in shown
+
+
 def wrong_determiners(nlp: Language) -> list[Example]:
     """Return texts whose arc of "det" is wrong in every second one, and no other arc is."""
     rows = [(TEXT, [1 + i % 2, 2, 3, 3], "det amod nsubj ROOT") for i in range(240)]
