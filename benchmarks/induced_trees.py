@@ -136,20 +136,27 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, default=Path("corpus/english/test.spacy"))
     parser.add_argument("--runs", type=Path, default=RUNS, help="where models are kept")
     given = parser.parse_args()
+    group = GROUPS[given.group].entries
+    entries = [entry for entry in group if entry.config in given.configs]
+    unknown = sorted(set(given.configs) - {entry.config for entry in entries})
+    if unknown:
+        configs = ", ".join(dict.fromkeys(entry.config for entry in group))
+        parser.error(
+            f"--configs has {', '.join(unknown)}; expected some of {configs}, of --group "
+            f"{given.group}."
+        )
     torch.set_num_threads(1)
     sentences, gold = gold_of(given.corpus)
     found: dict[str, list[Treebank]] = {}
-    for entry in GROUPS[given.group].entries:
-        if entry.config in given.configs:
-            runs = [
-                learning.Run(entry, seed, given.runs.resolve(), learning.RAW)
-                for seed in given.seeds
-            ]
-            for run in runs:
-                learning.train(run)
-            name = f"`{entry.config}`: {entry.what}"
-            models = [spacy.load(run.folder / entry.model) for run in runs]
-            found[name] = [trees_of(nlp, sentences) for nlp in models]
+    for entry in entries:
+        runs = [
+            learning.Run(entry, seed, given.runs.resolve(), learning.RAW) for seed in given.seeds
+        ]
+        for run in runs:
+            learning.train(run)
+        name = f"`{entry.config}`: {entry.what}"
+        models = [spacy.load(run.folder / entry.model) for run in runs]
+        found[name] = [trees_of(nlp, sentences) for nlp in models]
     found = {**found, **controls(sentences, given.seeds), "gold": [gold]}
     seeds = ", ".join(map(str, given.seeds))
     lines = [

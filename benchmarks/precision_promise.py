@@ -6,8 +6,8 @@
 If a pipeline has a latent_parser, arcs and whole trees are measured, both without and with labels;
 if it has a tree_spancat, spans; else, or with --entities, entities. What the component finds in
 annotated texts is judged once. Then confidences and thresholds are fitted to a draw of texts, and
-the precision is measured on others. Arcs and trees keep the probabilities as trained: the
-temperature of arcs is one number, fitted to thousands of them. There are two ways to draw:
+the precision is measured on others. Arcs and trees keep the probabilities as trained, without the
+temperatures and maps that a calibration fits to them. There are two ways to draw:
 
 - Halves: the texts are divided at random. One half is for the fit, the other to measure.
 - Draws: as many texts as a half are drawn with replacement, and the precision is that of all texts.

@@ -121,8 +121,9 @@ def _effective_counts(
     """Return the effective numbers of right and of all predictions, as whole numbers."""
     effective = effective_number(correct, texts, correlation)
     effective *= skewness_factor(correct, texts, effective, confidence)
-    right = math.floor(correct.sum() * (effective / len(correct)) + 1e-9)
-    return right, math.floor(effective + 1e-9)
+    # The number first: rounded apart, the right ones could be a larger share than all of them.
+    count = math.floor(effective + 1e-9)
+    return math.floor(count * float(correct.mean()) + 1e-9), count
 
 
 def skewness_factor(
@@ -170,7 +171,9 @@ def correlation_within(correct: np.ndarray, texts: np.ndarray) -> float:
 def _by_text(correct: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the size of each text, and how many more of it are right than on average."""
     sizes = np.bincount(texts)
-    more = np.bincount(texts, correct - correct.mean())
+    # In whole numbers, so that texts with the same precision have 0 and no rounding error.
+    right = np.bincount(texts, correct).astype("int64")
+    more = (right * len(correct) - sizes * int(correct.sum())) / len(correct)
     return sizes[sizes > 0], more[sizes > 0]
 
 
@@ -179,11 +182,12 @@ def _design_effect(correct: np.ndarray, texts: np.ndarray) -> tuple[float | None
     count, precision = len(correct), float(correct.mean())
     sizes, more = _by_text(correct, texts)
     typical = float(np.square(sizes).sum() / count)
-    variance = count * precision * (1 - precision)
     if len(sizes) == 1:
         return float(count), typical
-    if not variance:
+    if precision in (0.0, 1.0):
         return None, typical
+    # Unbiased, as the jackknife is: the effect is 1 if each prediction is of a text of its own.
+    variance = count * precision * (1 - precision) * count / (count - 1)
     # The jackknife: how the precision changes without a text, times the number of predictions.
     changes = more / (1 - sizes / count)
     return float(changes @ changes) * (len(sizes) - 1) / len(sizes) / variance, typical

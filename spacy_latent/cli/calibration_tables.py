@@ -269,8 +269,8 @@ def print_gain(gain: Gain, kept: bool, docs: int) -> None:
     few = f" {SENTENCES_OF_DOCS}" if docs < 2 * FOLDS else ""
     if not kept and not math.isfinite(gain.error):
         msg.warn(
-            f"No gain can be seen in {number_of(docs, 'text')}, and probabilities stay as they "
-            f"were trained.{few}"
+            f"No gain can be seen in {number_of(docs, 'text')}: the fit is not kept, and changes "
+            f"no probability.{few}"
         )
         return
     said = (
@@ -283,8 +283,8 @@ def print_gain(gain: Gain, kept: bool, docs: int) -> None:
         msg.warn(f"{said}. That is not more than the error; the fit is kept, as --slope asks.")
     else:
         msg.warn(
-            f"{said}. That is not more than the error: the fit is not kept, and the probabilities "
-            f"stay as they were trained. More annotated text may show a gain.{few}"
+            f"{said}. That is not more than the error: the fit is not kept, and changes no "
+            f"probability. More annotated text may show a gain.{few}"
         )
 
 

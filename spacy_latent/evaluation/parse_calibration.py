@@ -71,6 +71,9 @@ if TYPE_CHECKING:
     from spacy_latent.models.parse_temperatures import ArcProbabilities
 
 BATCH = 64
+# Least probability of an arc that is measured. One of the best tree may be below the threshold of
+# the component, and its confidence far above.
+LEAST = 1e-4
 
 
 @dataclass
@@ -208,7 +211,7 @@ def measure(
     pipe: Any = nlp.get_pipe(name)
     made = examples_up_to("measure", nlp, name, examples, progress)
     before = dict(pipe.cfg)
-    pipe.cfg.update(annotate="probabilities", alternatives=0)
+    pipe.cfg.update(annotate="probabilities", alternatives=0, threshold=LEAST)
     try:
         for batch in minibatch(progress(made, "Arcs", len(made)), BATCH):
             docs = [example.predicted for example in batch]
@@ -325,11 +328,16 @@ class _Table:
 
 
 def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table:
+    from spacy_latent.models.added_labels import UNTRAINED
     from spacy_latent.models.labelled_parser import run_on_rows
     from spacy_latent.models.parse_temperatures import arc_probabilities
     from spacy_latent.models.parses import Request
 
-    request = Request(pipe.all_labels, max_length=pipe.model.attrs["max_length"])
+    request = Request(
+        pipe.all_labels,
+        max_length=pipe.model.attrs["max_length"],
+        untrained=pipe.model.attrs[UNTRAINED],
+    )
     each: list[_Arcs] = []
     judge, trees = TreeJudge(), list[tuple[np.ndarray, np.ndarray]]()
     for batch in minibatch(progress(examples, "Arcs", len(examples)), BATCH):

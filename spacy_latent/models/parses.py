@@ -200,6 +200,7 @@ class GroupParse:
         interventions: BatchInterventions | None = None,
     ) -> None:
         self.module, self.group, self.hosts, self.request = module, group, hosts, request
+        self.forced = [] if interventions is None else interventions.forced
         asked = 1.0 if interventions is None else interventions.temperature
         self.temperature = request.label_temperature * asked
         places, self.lengths = send_together([group.rows, group.lengths], padded.device)
@@ -371,9 +372,12 @@ class GroupParse:
         arc, label = np.nonzero(of_labels * p[:, None] > least)
         labelled = np.concatenate([arcs[arc], label[:, None]], 1)
         if self.request.confidences is not None:
-            # White space has no choice of a head.
-            places = of_labels[~space].argmax(1)
-            p[~space] = self.request.confidences(p[~space], places)
+            # White space has no choice of a head, nor has a word whose arc is forced.
+            free = ~space
+            for item, forced in enumerate(self.forced):
+                for place in forced:
+                    free &= (arcs != [item, *place]).any(1)
+            p[free] = self.request.confidences(p[free], of_labels[free].argmax(1))
         p_labelled = of_labels[arc, label] * p[arc]
         return arcs.astype("int32"), p, labelled.astype("int32"), p_labelled
 

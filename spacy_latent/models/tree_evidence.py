@@ -87,7 +87,7 @@ class Shares:
 
 
 class TreeWordObjective(nn.Module):
-    """Weights of an :class:`WordObjective` of trees."""
+    """Weights of a :class:`WordObjective` of trees."""
 
     def __init__(self, settings: WordObjective, structure: DependencyTree, width: int) -> None:
         super().__init__()

@@ -193,14 +193,11 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
     # ---------------------------------------------------------------- settings
 
     def check_settings(self) -> None:
-        from spacy_latent.models.tag_losses import LOSSES
-
         cfg, name = self.cfg, self.name
         annotations.check_settings(name, cfg["annotate"], cfg["threshold"], cfg["alternatives"])
         annotations.check_share(name, "min_confidence", cfg["min_confidence"])
         loss, key = cfg["loss"], cfg["incorrect_spans_key"]
-        if loss not in LOSSES:
-            raise LatentError(f"{name}: loss is {loss!r}; expected one of {', '.join(LOSSES)}.")
+        self._loss()
         if key is not None and not isinstance(key, str):
             raise LatentError(
                 f"{name}: incorrect_spans_key is {key!r}; expected the name of a group in "
@@ -272,7 +269,13 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
     def _loss(self) -> "TagLoss":
         from spacy_latent.models.tag_losses import LOSSES
 
-        return LOSSES[self.cfg["loss"]]
+        loss = self.cfg["loss"]
+        # As a list, since a value of any type may stand here, and a dictionary needs a hash.
+        if loss not in list(LOSSES):
+            raise LatentError(
+                f"{self.name}: loss is {loss!r}; expected one of {', '.join(LOSSES)}."
+            )
+        return LOSSES[loss]
 
     def scored(self, docs: Sequence[Doc], calibration: EntityCalibration) -> list[ScoredGroup]:
         """Score the tags of docs, grouped by similar length.

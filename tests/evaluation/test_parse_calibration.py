@@ -23,7 +23,9 @@ from spacy_latent.analysis.calibration import (
 from spacy_latent.analysis.precision_bound import PromisedThreshold, promised_threshold
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.evaluation.calibration_fit import surprise
+from spacy_latent.evaluation.counterfactuals import counterfactual
 from spacy_latent.evaluation.parse_calibration import calibrate, measure, precise_arcs
+from spacy_latent.interventions import Intervention
 from spacy_latent.pipeline.learnt_calibration import ParseCalibration
 from tests.cli.commands import json_of, said
 from tests.pipeline.test_latent_parser import PARSED, parsed, pipeline
@@ -201,6 +203,17 @@ def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
     assert said("report", output, dev, page, "--component", "latent_parser") == shown
 
 
+def test_a_map_is_kept_beside_temperatures_that_are_not(nlp: Language, tmp_path: Path) -> None:
+    model, dev, output = tmp_path / "model", tmp_path / "dev.spacy", tmp_path / "out"
+    nlp.to_disk(model)
+    DocBin(docs=[example.reference for example in doubtful(nlp)[1:3]]).to_disk(dev)
+    shown = said("calibrate", model, dev, output, "--slope")
+    calibration = spacy.load(output).get_pipe("latent_parser").calibration  # type: ignore[union-attr]
+    assert calibration.temperature == 1 and calibration.changes_odds
+    # The map changes probabilities, although the temperatures do not.
+    assert "fit is kept" in shown and "as they were trained" not in shown
+
+
 def wrong_determiners(nlp: Language) -> list[Example]:
     """Return texts whose arc of "det" is wrong in every second one, and no other arc is."""
     rows = [(TEXT, [1 + i % 2, 2, 3, 3], "det amod nsubj ROOT") for i in range(240)]
@@ -237,6 +250,43 @@ def random_texts(nlp: Language, calibration: ParseCalibration) -> list[Example]:
         reference = Doc(nlp.vocab, own, heads=heads, deps=[token.dep_ for token in doc])
         made.append(Example(Doc(nlp.vocab, own, sent_starts=starts), reference))
     return made
+
+
+def test_labels_that_were_added_since_training_count_as_little_as_in_a_parse() -> None:
+    fix_random_seed(0)
+    nlp = pipeline(annotate="probabilities")
+    optimizer = nlp.initialize(lambda: parsed(nlp))
+    for _ in range(6):
+        nlp.update(parsed(nlp), sgd=optimizer)
+    pipe: Any = nlp.get_pipe("latent_parser")
+    for i in range(20):
+        pipe.add_label(f"new{i}")
+    trained = measure(nlp, doubtful(nlp))["labelled arc"]
+    found = calibrate(nlp, doubtful(nlp)).labelled.before
+    assert found.probabilities == pytest.approx(trained.probabilities, abs=1e-5)
+    assert found.labels == trained.labels
+
+
+def test_the_threshold_of_annotation_does_not_change_what_is_measured(nlp: Language) -> None:
+    pipe: Any = nlp.get_pipe("latent_parser")
+    found = calibrate(nlp, doubtful(nlp))
+    pipe.cfg["threshold"] = 0.99
+    judged = measure(nlp, doubtful(nlp))
+    for fit in (found.arcs, found.labelled):
+        said = judged[fit.after.noun].probabilities
+        assert said == pytest.approx(fit.after.probabilities, abs=0.02)
+    assert pipe.cfg["threshold"] == 0.99
+
+
+def test_a_forced_arc_is_certain(nlp: Language) -> None:
+    pipe: Any = nlp.get_pipe("latent_parser")
+    pipe.calibration = ParseCalibration(slope=0.5, shift=-1.0)
+    # The first word below the last, which is its head in no text.
+    with counterfactual(nlp, {"latent_parser": Intervention(forced=((0, (4, 1)),))}):
+        arcs = nlp(TEXT)._.latent["latent_parser"].arcs()
+    sure = {arc.modifier: arc.probability for arc in arcs}
+    assert arcs[0].head == 3 and sure[0] == pytest.approx(1, abs=1e-6)
+    assert all(sure[i] < 0.99 for i in (1, 2, 3))
 
 
 def test_a_known_map_is_recovered(nlp: Language) -> None:

@@ -60,6 +60,20 @@ def test_each_loss_learns_the_entities(loss: str) -> None:
     assert 1 <= len(span.alternatives) <= 2 and span.alternatives[0][1] > 0
 
 
+@pytest.mark.parametrize("loss", ["entropic", ["crf"], None])
+def test_a_loss_that_does_not_exist_is_an_error_when_saved_and_when_run(loss: Any) -> None:
+    nlp = pipeline()
+    optimizer = initialized(nlp)
+    crf: Any = nlp.get_pipe("crf_ner")
+    crf.configure("loss", loss)
+    with pytest.raises(LatentError):
+        nlp.to_bytes()
+    with pytest.raises(LatentError):
+        nlp("I like London")
+    with pytest.raises(LatentError):
+        learn(nlp, examples(nlp), 1, optimizer)
+
+
 def test_probabilities_of_all_tags_are_stored_and_drawn(nlp: Language) -> None:
     doc = nlp("I like London a lot")
     (span,) = doc._.latent["crf_ner"].spans

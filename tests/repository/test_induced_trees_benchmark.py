@@ -96,3 +96,10 @@ def test_it_reads_the_trees_of_each_seed(tmp_path: Path, monkeypatch: pytest.Mon
     assert "3 sentences" in written[0] and "seeds 3, 4" in written[0]
     assert row_of(written[2:], "`one`: latent")["seeds"] == "2"
     assert not any("other`" in line for line in written)
+    # A table of controls alone would replace the one that is there.
+    written.clear()
+    options[3:4] = ["one", "two"]
+    monkeypatch.setattr("sys.argv", ["induced_trees", *options, *paths])
+    with pytest.raises(SystemExit):
+        program.main()
+    assert not written
