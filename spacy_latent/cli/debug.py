@@ -121,7 +121,8 @@ def read_config(
     from spacy.cli._util import show_validation_error
     from spacy.util import get_sourced_components, load_config
 
-    from spacy_latent.cli.config_errors import defaults_taken, invalid_training, unread_settings
+    from spacy_latent.cli.config_errors import invalid_training
+    from spacy_latent.cli.config_settings import defaults_taken, unread_settings
     from spacy_latent.corpora.text_files import read_text
     from spacy_latent.pipeline.diagnostic import Diagnostic
 
