@@ -17,7 +17,6 @@ from torch import Tensor
 from spacy_latent.kernels.autograd.derivatives import SPARSEMAP_ONCE, last_derivative
 from spacy_latent.kernels.sparsemap.least_quadratic import DEPENDENT
 from spacy_latent.kernels.sparsemap.tree_prices import TIGHT
-from spacy_latent.structures.active_set import Supports
 from spacy_latent.structures.dependency import DependencyTree
 from spacy_latent.structures.price_search import (
     PRECISION,
@@ -28,6 +27,7 @@ from spacy_latent.structures.price_search import (
     run_searches,
     search_prices,
 )
+from spacy_latent.structures.supports import Supports
 from spacy_latent.structures.tree_sparsemap import supports_of_trees
 
 # Bound on the calls of the tree's oracle at one price. Few items have as large a support.

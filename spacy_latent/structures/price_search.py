@@ -31,7 +31,7 @@ from spacy_latent.kernels.sparsemap.tree_prices import (
     SMALL,
     STANDSTILL,
 )
-from spacy_latent.structures.active_set import Supports
+from spacy_latent.structures.supports import Supports
 
 # Tolerance of budgets, and distance of SparseMAP's means from their optimum; and the former over
 # the range of the scores, since rounding grows with it.
