@@ -170,7 +170,7 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
     from spacy.training import Example
     from thinc.api import ConfigValidationError, fix_random_seed
 
-    from spacy_latent.pipeline.entity_evidence import DoubtfulEvidence
+    from spacy_latent.pipeline.evidence_survey import DoubtfulEvidence
     from spacy_latent.pipeline.scores_given import ScoreNotGiven
     from spacy_latent.pipeline.scores_of_range import JudgedAsLabels
     from spacy_latent.pipeline.training_settings import training_settings

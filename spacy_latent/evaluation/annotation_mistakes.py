@@ -11,11 +11,8 @@ from spacy_latent.analysis.reference_check import is_annotated
 from spacy_latent.annotations import annotated_labels, rejected_key
 from spacy_latent.errors import number_of
 from spacy_latent.pipeline.diagnostic import Diagnostic, note, warning
-from spacy_latent.pipeline.entity_evidence import (
-    EvidenceSettings,
-    EvidenceSurvey,
-    lost_by_augmenter,
-)
+from spacy_latent.pipeline.entity_evidence import EvidenceSettings
+from spacy_latent.pipeline.evidence_survey import EvidenceSurvey, lost_by_augmenter
 from spacy_latent.pipeline.training_settings import training_reader
 
 # Prefix of the names, in any version, of the reader that keeps rejected spans.

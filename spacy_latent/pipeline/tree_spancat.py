@@ -19,7 +19,7 @@ from thinc.api import Model, Optimizer
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
-from spacy_latent.pipeline.entity_evidence import DoubtfulEvidence, lost_by_augmenter
+from spacy_latent.pipeline.evidence_survey import DoubtfulEvidence, lost_by_augmenter
 from spacy_latent.pipeline.factories import default_config, factory_of
 from spacy_latent.pipeline.learnt_calibration import CalibratedEntities, EntityCalibration
 from spacy_latent.pipeline.scores_given import follow_settings
