@@ -24,6 +24,7 @@ from spacy_latent.kinds import (
     known_kinds,
 )
 from spacy_latent.visualize.alignment_svg import DrawnCell, draw_alignment
+from spacy_latent.visualize.arcs_svg import DrawnArc
 from spacy_latent.visualize.brackets_svg import DrawnBracket, draw_brackets
 from spacy_latent.visualize.entity_pictures import draw_entities
 from spacy_latent.visualize.heat_map_svg import draw_heat_map
@@ -31,7 +32,7 @@ from spacy_latent.visualize.highlights import Highlight, draw_highlights
 from spacy_latent.visualize.picture import Drawn, Figure, Picture, weight_text
 from spacy_latent.visualize.structure_view import PARTS_PER_WORD, StructureView, has_heads
 from spacy_latent.visualize.tag_rows import DrawnTag, TagRow, draw_tags
-from spacy_latent.visualize.tree_svg import DrawnArc, draw_tree
+from spacy_latent.visualize.tree_svg import draw_tree
 
 # The styles of this package, in the order in which messages list them.
 STYLES = ("tree", "alignment", "heatmap", "tags", "entities", "rationale", "brackets", "parts")
