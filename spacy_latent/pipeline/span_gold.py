@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from spacy.tokens import Span
 from spacy.training import Example
 
-from spacy_latent import annotations
+from spacy_latent.annotations import annotated_labels
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class SpanGold:
 
     def unlabelled(self, example: Example) -> tuple[int, ...]:
         """Return the classes that a span may have to which the annotation gives no label."""
-        asked = annotations.annotated_labels(example.reference)
+        asked = annotated_labels(example.reference)
         if asked is None:
             return (0,)
         self._check_asked(asked)
@@ -66,7 +66,7 @@ class SpanGold:
                 "and spans do not fit them. They are left out.",
             )
         by_place: dict[tuple[int, int], set[str]] = {}
-        asked = annotations.annotated_labels(example.reference)
+        asked = annotated_labels(example.reference)
         bound = self.max_width
         for span in aligned:
             if bound is not None and len(span) > bound:
