@@ -52,7 +52,8 @@ def precise_threshold(
 ) -> ThresholdResult:
     """Return the lowest threshold at which predictions have a precision.
 
-    The other arguments, the result and the errors are those of :func:`set_precision`.
+    The other arguments, the result and the errors are those of
+    :func:`spacy_latent.evaluation.entity_calibration.set_precision`.
 
     Args:
         found: predictions of the calibration texts with their calibrated probabilities.
