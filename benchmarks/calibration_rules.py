@@ -34,7 +34,7 @@ from benchmarks.sections import write_section
 from spacy_latent.analysis.calibration import error_by_chance, expected_calibration_error
 from spacy_latent.analysis.independent_texts import independent_texts
 from spacy_latent.analysis.progress import silent
-from spacy_latent.evaluation import entity_calibration
+from spacy_latent.evaluation import entity_calibration, entity_predictions
 from spacy_latent.evaluation.calibration_examples import examples_up_to
 from spacy_latent.evaluation.calibration_fit import (
     FOLDS,
@@ -83,7 +83,7 @@ def judged(model: str, corpora: list[Path]) -> Judged:
     given = [one for path in corpora for one in examples_for(nlp, path) if len(one.predicted)]
     examples = examples_up_to("calibrate", nlp, "crf_ner", given, silent)
     documents = independent_texts(example.reference for example in examples)
-    fit, _ = entity_calibration._score_fit(pipe, examples, folds_of(documents), silent)
+    fit, _ = entity_predictions.fit_of_scores(pipe, examples, folds_of(documents), silent)
     losses, said = [], []
     for logarithm in LOGARITHMS.tolist():
         point = torch.tensor([-logarithm], dtype=torch.float64)
@@ -91,7 +91,7 @@ def judged(model: str, corpora: list[Path]) -> Judged:
         pipe.calibration = entity_calibration._of_point(
             pipe, point, entity_calibration.EntityCalibration()
         )
-        found = entity_calibration._judge(pipe, examples, silent)
+        found = entity_predictions.judge(pipe, examples, silent)
         said.append(found.probabilities)
     return Judged(
         np.stack(losses),

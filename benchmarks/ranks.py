@@ -140,11 +140,11 @@ def run(config: Path, world: int) -> list[dict[str, float]]:
 
 def be_one_rank(config: Path) -> None:
     """Train, and print what the steps took and what a reduction without waiting takes."""
-    from spacy_latent.distributed import train
+    from spacy_latent.distributed import rank_training, train
     from spacy_latent.distributed.all_reduce import AllReduce
     from spacy_latent.distributed.trained_arrays import models_of, weights_of
 
-    loop = train.train_while_improving
+    loop = rank_training.train_while_improving
     marks: list[tuple[float, float, float, int]] = []
     reduces: list[AllReduce] = []
 
@@ -155,7 +155,7 @@ def be_one_rank(config: Path) -> None:
             marks.append((time.perf_counter(), time.process_time(), view.reduce.seconds, words))
             yield (batch, *rest)
 
-    train.train_while_improving = timed
+    rank_training.train_while_improving = timed
     shown = io.StringIO()
     nlp, _ = train.train(config, stdout=shown, stderr=shown)
     first, last = marks[WARM_UP], marks[-1]

@@ -30,14 +30,11 @@ from spacy_latent.annotations.documents import (
     name_document,
 )
 from spacy_latent.annotations.entities import ENTITIES, entities_of, names_entities
-from spacy_latent.annotations.latent_annotation import (
-    LatentAnnotation,
-    no_counters_message,
-    no_probabilities_message,
-)
+from spacy_latent.annotations.latent_annotation import LatentAnnotation
 from spacy_latent.annotations.records import record_key, stored_records, write
 from spacy_latent.annotations.settings import LEVELS, check_settings, check_share
 from spacy_latent.annotations.spacy_annotation import runs, set_heads, write_spans
+from spacy_latent.annotations.span_parts import no_counters_message, no_probabilities_message
 from spacy_latent.annotations.span_structure import (
     Arc,
     Bracket,

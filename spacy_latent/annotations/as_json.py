@@ -10,6 +10,7 @@ from spacy.tokens import Doc
 from spacy_latent.annotations.entities import ENTITIES, names_entities
 from spacy_latent.annotations.latent_annotation import LatentAnnotation
 from spacy_latent.annotations.records import WHOLE
+from spacy_latent.annotations.span_parts import chosen_parts
 from spacy_latent.annotations.span_structure import Entity, SpanStructure
 from spacy_latent.kinds import find_kind
 
@@ -176,7 +177,7 @@ def _probable(annotation: LatentAnnotation, given: set[str], threshold: float) -
     return [
         [part[0] + shift * span.start, *part[1:], _rounded(p)]
         for span in annotation.spans
-        for part, p in annotation._chosen(span, threshold, None)
+        for part, p in chosen_parts(span, threshold, None, annotation.component)
     ]
 
 

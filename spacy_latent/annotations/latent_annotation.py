@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from itertools import compress
 
 import numpy as np
 from spacy.tokens import Doc
 
+from spacy_latent.annotations.displacy import (
+    DisplacyInput,
+    draw_arcs,
+    draw_brackets,
+    draw_items,
+    draw_tags,
+    style_of,
+)
 from spacy_latent.annotations.entities import entities_of
+from spacy_latent.annotations.span_parts import chosen_parts, labelled_parts, no_counters_message
 from spacy_latent.annotations.span_structure import (
     Arc,
     Bracket,
@@ -18,13 +26,9 @@ from spacy_latent.annotations.span_structure import (
     Entity,
     Item,
     SpanStructure,
-    probability_of_parts,
 )
 from spacy_latent.errors import LatentError
-from spacy_latent.kinds import find_kind, known_kinds
-
-# The displaCy style for the parts of each accessor. displaCy cannot draw other parts.
-DISPLACY_STYLES = {"arcs": "dep", "items": "ent", "tags": "span", "brackets": "span"}
+from spacy_latent.kinds import find_kind
 
 
 class LatentAnnotation:
@@ -106,7 +110,7 @@ class LatentAnnotation:
         shift = span.start - 1
         return [
             Arc(None if h == 0 else h + shift, m + shift, p)
-            for (h, m), p in self._chosen(span, threshold, alternative)
+            for (h, m), p in chosen_parts(span, threshold, alternative, self.component)
         ]
 
     def _check(self, threshold: float | None, alternative: int | None) -> None:
@@ -154,7 +158,7 @@ class LatentAnnotation:
         shift, names = span.start - 1, span.labels
         return [
             Dependency(None if h == 0 else h + shift, m + shift, names[label], p)
-            for (h, m, label), p in self._labelled(span, threshold, alternative)
+            for (h, m, label), p in labelled_parts(span, threshold, alternative, self.component)
         ]
 
     def _arcs_with_labels(
@@ -163,23 +167,6 @@ class LatentAnnotation:
         """Return the arcs, with their labels if the structure is labelled."""
         read = self._arcs if span.arc_labels is None else self._dependencies
         return read(span, threshold, alternative)
-
-    def _labelled(
-        self, span: SpanStructure, threshold: float | None, alternative: int | None
-    ) -> list[tuple[tuple[int, ...], float | None]]:
-        """Return the indices (head, modifier, label) within the span, with their probabilities."""
-        known = probability_of_parts(span.labelled_parts, span.labelled_probabilities)
-        if threshold is not None and alternative is None:
-            return self._at_least(threshold, known)
-        heads, labels = span.decoded, span.arc_labels
-        if alternative is not None:
-            if alternative >= len(span.alternative_labels):
-                return []
-            heads = span.alternatives[alternative][0]
-            labels = span.alternative_labels[alternative]
-        assert labels is not None
-        places = zip(heads.tolist(), range(1, len(heads) + 1), labels.tolist())
-        return [(place, None if known is None else known.get(place, 0.0)) for place in places]
 
     def items(self, threshold: float | None = None, alternative: int | None = None) -> list[Item]:
         """Return the chosen tokens, or all tokens with at least the given probability.
@@ -193,7 +180,7 @@ class LatentAnnotation:
         self, span: SpanStructure, threshold: float | None, alternative: int | None
     ) -> list[Item]:
         _check_kind(span, "items")
-        chosen = self._chosen(span, threshold, alternative)
+        chosen = chosen_parts(span, threshold, alternative, self.component)
         return [Item(span.start + i, p) for (i,), p in chosen]
 
     def entities(self, alternative: int | None = None) -> list[Entity]:
@@ -298,7 +285,7 @@ class LatentAnnotation:
     ) -> list[Bracket]:
         _check_kind(span, "brackets", "spans")
         found = []
-        for (first, last, *label), p in self._chosen(span, threshold, alternative):
+        for (first, last, *label), p in chosen_parts(span, threshold, alternative, self.component):
             end = last if label else last + 1
             number = label[0] if label else None
             name = None if span.labels is None or number is None else span.labels[number]
@@ -319,7 +306,7 @@ class LatentAnnotation:
                     f"{span.structure} aligns tokens {span.start} to {span.end} with a text that "
                     "is not known. Set other_start and other_end when writing the structure."
                 )
-            for (i, j), p in self._chosen(span, threshold, alternative):
+            for (i, j), p in chosen_parts(span, threshold, alternative, self.component):
                 found.append(Cell(span.start + i, span.other_start + j, p))
         return found
 
@@ -330,7 +317,7 @@ class LatentAnnotation:
         Raises:
             LatentError: If displaCy cannot draw the structure.
         """
-        styles = [_displacy_style(span) for span in self.spans]
+        styles = [style_of(span) for span in self.spans]
         return styles[0] if styles else "dep"
 
     def to_displacy(
@@ -346,116 +333,22 @@ class LatentAnnotation:
         probabilities are stored. See :meth:`arcs` for the arguments.
         """
         self._check(threshold, alternative)
-        drawings: list[dict[str, object]] = []
+        drawings: list[DisplacyInput] = []
         for span in self.spans:
-            style = _displacy_style(span)
+            style = style_of(span)
             if style == "dep":
-                drawings.append(self._draw_arcs(span, threshold, alternative))
+                arcs = self._arcs_with_labels(span, threshold, alternative)
+                drawings.append(draw_arcs(self.doc, span, arcs))
             elif style == "ent":
-                drawings.append(self._draw_items(span, threshold, alternative))
+                items = self._items(span, threshold, alternative)
+                drawings.append(draw_items(self.doc, span, items))
+            elif "brackets" in find_kind(span.kind).accessors:
+                brackets = self._brackets(span, threshold, alternative)
+                drawings.append(draw_brackets(self.doc, span, brackets))
             else:
-                drawings.append(self._draw_spans(span, threshold, alternative))
+                tags = chosen_parts(span, threshold, alternative, self.component)
+                drawings.append(draw_tags(self.doc, span, tags))
         return drawings
-
-    # displaCy escapes only the text of a word. The other strings below consist of numbers and of
-    # names of tags.
-
-    def _draw_arcs(
-        self, span: SpanStructure, threshold: float | None, alternative: int | None
-    ) -> dict[str, object]:
-        arcs = self._arcs_with_labels(span, threshold, alternative)
-        roots = {arc.modifier for arc in arcs if arc.head is None}
-        words = [
-            {"text": _visible(token.text), "tag": "root" if token.i in roots else ""}
-            for token in self.doc[span.start : span.end]
-        ]
-        drawn = [
-            {
-                "start": min(arc.head, arc.modifier) - span.start,
-                "end": max(arc.head, arc.modifier) - span.start,
-                "label": _arc_label(arc),
-                "dir": "left" if arc.modifier < arc.head else "right",
-            }
-            for arc in arcs
-            if arc.head is not None and arc.head != arc.modifier
-        ]
-        return {"words": words, "arcs": drawn}
-
-    def _draw_items(
-        self, span: SpanStructure, threshold: float | None, alternative: int | None
-    ) -> dict[str, object]:
-        tokens = self.doc[span.start : span.end]
-        begin = tokens.start_char
-        entities = []
-        for item in self._items(span, threshold, alternative):
-            token = self.doc[item.token]
-            place = {"start": token.idx - begin, "end": token.idx + len(token) - begin}
-            entities.append({**place, "label": _label(span, item.probability)})
-        return {"text": tokens.text, "ents": entities}
-
-    def _draw_spans(
-        self, span: SpanStructure, threshold: float | None, alternative: int | None
-    ) -> dict[str, object]:
-        if "brackets" in find_kind(span.kind).accessors:
-            drawn = [
-                (b.start - span.start, b.end - span.start, _label(span, b.probability, b.label))
-                for b in self._brackets(span, threshold, alternative)
-                if b.label is not None or b.end > b.start + 1
-            ]
-        else:
-            drawn = [
-                (i, i + 1, _label(span, p, tag))
-                for (i, tag), p in self._chosen(span, threshold, alternative)
-            ]
-        return {
-            "tokens": [_visible(token.text) for token in self.doc[span.start : span.end]],
-            "spans": [
-                {"start_token": start, "end_token": end, "label": label}
-                for start, end, label in drawn
-            ],
-        }
-
-    def _chosen(
-        self, span: SpanStructure, threshold: float | None, alternative: int | None
-    ) -> list[tuple[tuple[int, ...], float | None]]:
-        """Return the indices of the parts within the span, with their probabilities.
-
-        Returns:
-            The parts. A probability is 0 if it is below the threshold from which the component
-            stores probabilities, and None if the component stored no probabilities.
-        """
-        known = probability_of_parts(span.parts, span.probabilities)
-        if threshold is not None and alternative is None:
-            return self._at_least(threshold, known)
-        decoded = span.decoded
-        if alternative is not None:
-            if alternative >= len(span.alternatives):
-                return []
-            decoded = span.alternatives[alternative][0]
-        chosen = find_kind(span.kind).parts(decoded)
-        return [(part, None if known is None else known.get(part, 0.0)) for part in chosen]
-
-    def _at_least(
-        self, threshold: float, known: dict[tuple[int, ...], float] | None
-    ) -> list[tuple[tuple[int, ...], float | None]]:
-        if known is None:
-            raise LatentError(no_probabilities_message(self.component))
-        return [(part, p) for part, p in known.items() if p >= threshold]
-
-
-def no_probabilities_message(component: str) -> str:
-    return (
-        f"A threshold needs probabilities, and {component!r} stored none. Ask a trained pipeline "
-        "for them by inspect_docs(nlp, docs) of spacy_latent.pipeline.latent_encoder, set "
-        'annotate = "probabilities" in the component\'s config, or leave the threshold out.'
-    )
-
-
-def no_counters_message(component: str) -> str:
-    return (
-        f"No counters of {component!r} are stored. They need a scorer that counts, such as "
-        'spacy-latent.CounterScorer.v1, and annotate = "probabilities" in the component\'s config.'
-    )
 
 
 def _check_kind(span: SpanStructure, accessor: str, wanted: str = "") -> None:
@@ -483,44 +376,6 @@ def _is_below(span: SpanStructure, probability: float | None) -> bool:
     return least is not None and probability is not None and probability < least
 
 
-def _displacy_style(span: SpanStructure) -> str:
-    style = _style_of(find_kind(span.kind).accessors)
-    if not style:
-        drawn = [kind.name for kind in known_kinds() if _style_of(kind.accessors)]
-        raise LatentError(
-            f"displaCy has no drawing of {span.structure}: its kind is {span.kind!r}, and drawings "
-            f"are of {', '.join(drawn)}. It is in doc._.latent[...].spans[i].decoded."
-        )
-    return style
-
-
-def _style_of(accessors: Sequence[str]) -> str:
-    """Return the displaCy style for these accessors, or "" if displaCy can draw none of them."""
-    return next((DISPLACY_STYLES[name] for name in accessors if name in DISPLACY_STYLES), "")
-
-
-def _label(span: SpanStructure, probability: float | None, label: int | None = None) -> str:
-    shown = []
-    if label is not None:
-        # displaCy does not escape labels.
-        shown.append(str(label) if span.labels is None else escape(span.labels[label]))
-    if probability is not None:
-        shown.append(f"{probability:.2f}")
-    return " ".join(shown)
-
-
-def _arc_label(arc: Arc | Dependency) -> str:
-    shown = [escape(arc.label)] if isinstance(arc, Dependency) else []
-    if arc.probability is not None:
-        shown.append(f"{arc.probability:.2f}")
-    return " ".join(shown)
-
-
 def _doc_heads(span: SpanStructure, heads: np.ndarray) -> np.ndarray:
     own = np.arange(span.start, span.end)
     return np.where(heads == 0, own, heads - 1 + span.start)
-
-
-def _visible(text: str) -> str:
-    """Return the text, or a visible sign for white space, which displaCy would not draw."""
-    return text if text.strip() else "␣"

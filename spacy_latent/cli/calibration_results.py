@@ -42,7 +42,7 @@ class Request:
 
     def check_numbers(self) -> None:
         """Raise LatentError for shares that are not between 0 and 1."""
-        from spacy_latent.evaluation.entity_calibration import check_precision
+        from spacy_latent.evaluation.precise_threshold import check_precision
 
         for option, value in (("--coverage", self.coverage), ("--confidence", self.sure)):
             if value is not None and not 0 < value < 1:

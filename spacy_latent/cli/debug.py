@@ -121,7 +121,8 @@ def read_config(
     from spacy.cli._util import show_validation_error
     from spacy.util import get_sourced_components, load_config
 
-    from spacy_latent.cli.config_errors import defaults_taken, invalid_training, unread_settings
+    from spacy_latent.cli.config_errors import invalid_training
+    from spacy_latent.cli.config_settings import defaults_taken, unread_settings
     from spacy_latent.corpora.text_files import read_text
     from spacy_latent.pipeline.diagnostic import Diagnostic
 
@@ -169,7 +170,7 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
     from spacy.training import Example
     from thinc.api import ConfigValidationError, fix_random_seed
 
-    from spacy_latent.pipeline.entity_evidence import DoubtfulEvidence
+    from spacy_latent.pipeline.evidence_survey import DoubtfulEvidence
     from spacy_latent.pipeline.scores_given import ScoreNotGiven
     from spacy_latent.pipeline.scores_of_range import JudgedAsLabels
     from spacy_latent.pipeline.training_settings import training_settings

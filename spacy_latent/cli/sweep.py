@@ -109,7 +109,7 @@ def identity_of(config: str, *settings: object) -> str:
 
 def refuse_unread(config: Path, overrides: dict[str, Any], values: Mapping[str, Any]) -> None:
     """Raise LatentError for an unread setting, which would be a column without any effect."""
-    from spacy_latent.cli.config_errors import unread_overrides
+    from spacy_latent.cli.config_settings import unread_overrides
 
     asked = [overrides, *(each for named in values.values() for each in named.values())]
     unread = [said for each in asked for said in unread_overrides(config, each)]

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Real
 from operator import itemgetter
 from typing import Any
 
@@ -17,38 +16,17 @@ import numpy as np
 import torch
 from spacy.language import Language
 from spacy.training import Example
-from spacy.util import minibatch
 
 from spacy_latent.analysis.calibration import (
-    FEW,
-    NOTHING_OUTSIDE,
     JudgedEntities,
     ThresholdResult,
-    apply_threshold,
     conformal_threshold,
-    in_digits,
-    in_words,
-    judged_entities,
-    keeps_few,
     left_out_in_words,
-    most_precise,
-    precisions,
-    threshold_for,
 )
 from spacy_latent.analysis.independent_texts import independent_texts
-from spacy_latent.analysis.precision_bound import (
-    LEAST_TEXTS,
-    PromisedThreshold,
-    bound_of_all,
-    lower_bound,
-    needed,
-    promised_threshold,
-    tests_of,
-)
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.span_calibration import SPAN
-from spacy_latent.annotations import write
-from spacy_latent.errors import LatentError, PartlyAnnotated, number_of, plural
+from spacy_latent.errors import LatentError, PartlyAnnotated, number_of
 from spacy_latent.evaluation.calibration_examples import Examples, choose_component, examples_up_to
 from spacy_latent.evaluation.calibration_fit import (
     Gain,
@@ -58,8 +36,8 @@ from spacy_latent.evaluation.calibration_fit import (
     left_out_confidences,
     surprise,
 )
-from spacy_latent.evaluation.score_fit import ScoredDocs, ScoreFit, feasible
-from spacy_latent.models.tag_losses import LOSSES
+from spacy_latent.evaluation.entity_predictions import fit_of_scores, judge, least_of_texts
+from spacy_latent.evaluation.precise_threshold import is_number, precise_threshold
 from spacy_latent.pipeline.learnt_calibration import (
     EntityCalibration,
     entity_components,
@@ -69,8 +47,6 @@ from spacy_latent.structures.derivatives import recording
 
 # Least probability of a set; below it, sets would hold all spans.
 LEAST = 1e-5
-# Number of docs per batch.
-BATCH = 256
 
 
 @dataclass
@@ -145,7 +121,7 @@ def calibrate(
             sets.
     """
     name = choose_component(nlp, component, entity_components(nlp), "crf_ner")
-    if coverage is not None and not (_is_number(coverage) and 0 < coverage < 1):
+    if coverage is not None and not (is_number(coverage) and 0 < coverage < 1):
         raise LatentError(
             f"calibrate: coverage is {coverage!r}; expected a number between 0 and 1."
         )
@@ -209,9 +185,9 @@ def _fit(
 ) -> Calibrated:
     pipe.calibration = None
     documents = independent_texts(example.reference for example in made)
-    before = _judge(pipe, made, progress)
+    before = judge(pipe, made, progress)
     folds = folds_of(documents)
-    fit, left_out = _score_fit(pipe, made, folds, progress)
+    fit, left_out = fit_of_scores(pipe, made, folds, progress)
     point, losses = fit.choose(None if biases else False)
     points, of_texts = fit.cross_fit(point)
     counts = EntityCalibration(
@@ -243,7 +219,7 @@ def _fit(
         least = _least(pipe, made, found, coverage, progress)
         found = replace(found, coverage=coverage, least=least)
     pipe.calibration = found if found != counts else None
-    after = documents.group(_judge(pipe, made, progress, sizes))
+    after = documents.group(judge(pipe, made, progress, sizes))
     return Calibrated(
         found,
         losses,
@@ -277,7 +253,7 @@ def _judge_crossed(
     for k, point in enumerate(points):
         places = np.flatnonzero(folds == k)
         pipe.calibration = _of_point(pipe, point, EntityCalibration())
-        part = _judge(pipe, [made[i] for i in places.tolist()], progress)
+        part = judge(pipe, [made[i] for i in places.tolist()], progress)
         texts = places[part.texts].tolist()
         rows += zip(texts, part.probabilities, part.correct, part.labels)
         found.gold += part.gold
@@ -316,11 +292,11 @@ def measure(
     pipe: Any = nlp.get_pipe(name)
     made = examples_up_to("measure", nlp, name, examples, progress)
     sizes: list[int] = []
-    judged, covered = _judge(pipe, made, progress, sizes), None
+    judged, covered = judge(pipe, made, progress, sizes), None
     _tell_what_is_left_out(name, judged)
     found = pipe.calibration
     if found is not None and found.least is not None:
-        scores = _least_of_texts(pipe, made, found, progress)
+        scores = least_of_texts(pipe, made, found, progress)
         if scores:
             covered = sum(score >= found.least for score in scores) / len(scores), len(scores)
     return Measured(judged, covered, sum(sizes) / len(sizes) if sizes else math.nan)
@@ -373,188 +349,6 @@ def set_precision(
     return least
 
 
-def check_precision(name: str, precision: object, point_estimate: bool) -> None:
-    """Raise LatentError unless a precision is above 0 and below 1.
-
-    Args:
-        name: name of the option or argument, for the message.
-        point_estimate: whether the precision is of the calibration texts alone. Then it may be 1.
-    """
-    if _is_number(precision):
-        share = float(precision)  # type: ignore[arg-type]
-        if 0 < share < 1 or (point_estimate and share == 1):
-            return
-    expected = ", or 1" if point_estimate else ", since no texts promise more"
-    raise LatentError(
-        f"{name} is {precision!r}; expected a number above 0 and below 1{expected}. Write 0.97 for "
-        "97 %."
-    )
-
-
-def precise_threshold(
-    found: JudgedEntities, precision: float, *, confidence: float | None = 0.9, few: bool = False
-) -> ThresholdResult:
-    """Return the lowest threshold at which predictions have a precision.
-
-    The other arguments, the result and the errors are those of :func:`set_precision`.
-
-    Args:
-        found: predictions of the calibration texts with their calibrated probabilities.
-    """
-    check_precision("The precision", precision, point_estimate=confidence is None)
-    if confidence is not None and not (_is_number(confidence) and 0 < confidence < 1):
-        raise LatentError(
-            f"The confidence is {confidence!r}; expected a number between 0 and 1, or "
-            "None for a point estimate."
-        )
-    if not found.outside_known:
-        raise LatentError(f"There is no min_confidence for a precision. {NOTHING_OUTSIDE}")
-    if confidence is None:
-        return _point_estimate(found, precision, few)
-    return _promised(found, precision, confidence, few)
-
-
-def _promised(
-    found: JudgedEntities, precision: float, confidence: float, few: bool
-) -> PromisedThreshold:
-    least = promised_threshold(found, precision, confidence, few)
-    if least is not None:
-        return least
-    tested = tests_of(found, precision, confidence, few)
-    text = "document" if found.by_document else "text"
-    count, enough = len(found.probabilities), needed(precision, confidence)
-    reason = (
-        f"There are {number_of(count, found.noun)}; it takes at least {enough}, all of them right."
-    )
-    if tested:
-        highest = tested[0]
-        bound = lower_bound(highest.right, highest.count, confidence)
-        kept = in_words(apply_threshold(found, highest.threshold), found, "the calibration texts")
-        reason = (
-            f"The highest threshold that keeps enough, {in_digits(highest.threshold)}, keeps "
-            f"{kept}. The lower bound of their precision on other text is {100 * bound:.1f} %."
-        )
-        if (everything := bound_of_all(found, confidence)) >= precision:
-            reason += (
-                f" That of all {plural(found.noun)} together is {100 * everything:.1f} %: without "
-                "a threshold they have the precision. The test begins at the highest confidences, "
-                "of which fewer are right."
-            )
-        elif not few:
-            reason += (
-                f" {enough} would do if all were right, and the test begins with twice as many. "
-                "With --few, in Python few=True, it begins with as many as would do. Decide that "
-                "before figures are seen: give it with other calibration texts."
-            )
-    elif found.texts and len(set(found.texts)) < min(LEAST_TEXTS, count):
-        reason = (
-            f"All {number_of(count, found.noun)} are of {number_of(len(set(found.texts)), text)}, "
-            f"and it takes at least {LEAST_TEXTS}. Predictions of one {text} are often right or "
-            "wrong together, and so few do not tell how often."
-        )
-    elif not few and count >= enough:
-        reason += f" Without --few it also takes {FEW}, and one in ten."
-    raise LatentError(
-        f"The texts do not support a precision of {precision} with a confidence of {confidence}. "
-        f"{reason} Ask for a lower precision or confidence, or calibrate on more annotated text. "
-        "For a point estimate, which holds on these texts and promises nothing of others, give "
-        "--point-estimate, in Python confidence=None."
-    )
-
-
-def _point_estimate(found: JudgedEntities, precision: float, few: bool) -> ThresholdResult:
-    least = threshold_for(found, precision)
-    if least is None:
-        thresholds, reached = precisions(found)
-        reason = f"There are no {plural(found.noun)}."
-        if len(thresholds):
-            best = apply_threshold(found, float(thresholds[reached.argmax()]))
-            reason = (
-                f"The highest is {best.precision:.3f}, of the {number_of(best.kept, found.noun)} "
-                f"with a confidence of {in_digits(best.threshold)} or more."
-            )
-        raise LatentError(
-            f"At no confidence the precision is {precision}. {reason} Ask for a lower precision, "
-            "or calibrate on more annotated text."
-        )
-    if least.threshold and keeps_few(least, found) and not few:
-        enough = most_precise(found)
-        reason = f"No threshold keeps {FEW} of them. "
-        if enough is not None:
-            reason = (
-                "The highest precision of a threshold that keeps more is "
-                f"{enough.precision:.3f}, of {enough.kept} with a confidence of "
-                f"{in_digits(enough.threshold)} or more. "
-            )
-        raise LatentError(
-            f"A threshold of {in_digits(least.threshold)}, for a precision of "
-            f"{precision}, would keep "
-            f"{in_words(least, found, 'the calibration texts')}. Fewer than "
-            f"{FEW}, or than one in ten, do not tell the precision, and hardly any are "
-            f"left. {reason}Ask for a lower precision or for none, or calibrate on "
-            "more annotated text. To set it all the same, give --few, in Python few=True."
-        )
-    return least
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _batches(
-    examples: Sequence[Example], progress: Progress, stage: str
-) -> Iterator[list[Example]]:
-    return minibatch(progress(examples, stage, len(examples)), BATCH)
-
-
-def _score_fit(
-    pipe: Any, examples: Sequence[Example], folds: np.ndarray, progress: Progress
-) -> tuple[ScoreFit, int]:
-    groups, done = [], 0
-    for batch in _batches(examples, progress, "Scores"):
-        # The weights do not change, so entities with unknown labels cannot be found. They count as
-        # not found.
-        gold = [pipe.gold_tags(example, refuse_unknown=False) for example in batch]
-        for group in pipe.scored([example.predicted for example in batch], EntityCalibration()):
-            scores, lengths = group.scores.cpu().double(), group.lengths.cpu()
-            allowed = torch.ones(scores.shape, dtype=torch.bool)
-            for b, d in enumerate(group.docs):
-                allowed[b, : len(gold[d])] = gold[d]
-            transitions = group.transitions.cpu()
-            chain = group.chain.bind(*(part.cpu().double() for part in group.chain.bound))
-            allowed, counts = feasible(chain, scores, lengths, allowed)
-            places = [done + d for d in group.docs]
-            groups.append(ScoredDocs(places, scores, lengths, allowed, counts))
-        done += len(batch)
-    fit = ScoreFit(LOSSES[pipe.cfg["loss"]], pipe.tags, transitions, groups, folds)
-    return fit, sum(int((group.counts == 0).sum()) for group in groups)
-
-
-def _judge(
-    pipe: Any, examples: Sequence[Example], progress: Progress, sizes: list[int] | None = None
-) -> JudgedEntities:
-    """Compare the predictions of the component with the references.
-
-    Args:
-        sizes: list to which the sizes of the sets are appended.
-    """
-    before = dict(pipe.cfg)
-    pipe.cfg.update(annotate="probabilities", alternatives=0, min_confidence=0.0)
-    try:
-        for batch in _batches(examples, progress, "Entities"):
-            docs = [example.predicted for example in batch]
-            for doc, found in zip(docs, pipe.predict(docs)):
-                # set_annotations would put entities on the doc that later predictions must keep.
-                write(doc, pipe.name, [found])
-                if sizes is not None and found.possible is not None:
-                    sizes.append(len(found.possible))
-    finally:
-        pipe.cfg.update(before)
-    judged = judged_entities(examples, pipe.name)
-    assert judged is not None
-    return judged
-
-
 def _least(
     pipe: Any,
     examples: Sequence[Example],
@@ -563,7 +357,7 @@ def _least(
     progress: Progress,
 ) -> float:
     """Return the least probability that all entities of a text reach, at this coverage of texts."""
-    scores = _least_of_texts(pipe, examples, calibration, progress)
+    scores = least_of_texts(pipe, examples, calibration, progress)
     least = conformal_threshold(scores, coverage)
     if least < LEAST:
         reached = sum(score >= LEAST for score in scores) / (len(scores) + 1)
@@ -575,30 +369,3 @@ def _least(
         )
     # The last digits of a probability depend on the batch; a small tolerance keeps all entities.
     return least * (1 - 1e-6)
-
-
-def _least_of_texts(
-    pipe: Any, examples: Sequence[Example], calibration: EntityCalibration, progress: Progress
-) -> list[float]:
-    """Return the probability of the least probable entity of each text with entities."""
-    number = {label: i for i, label in enumerate(pipe.labels)}
-    scores: list[float] = []
-    loss = LOSSES[pipe.cfg["loss"]]
-    for batch in _batches(examples, progress, "Sets"):
-        for group in pipe.scored([example.predicted for example in batch], calibration):
-            likely = loss.probabilities(group, within_labels=True).spans()
-            for b, d in enumerate(group.docs):
-                gold = batch[d].reference.ents
-                if not gold:
-                    continue
-                aligned = batch[d].get_aligned_spans_y2x(list(gold))
-                # No set holds an entity with misaligned tokens or an unknown label.
-                own = [0.0] * (len(gold) - len(aligned))
-                own += [
-                    likely.of(b, (span.start, span.end, number[span.label_]))
-                    if span.label_ in number
-                    else 0.0
-                    for span in aligned
-                ]
-                scores.append(min(own))
-    return scores

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -12,29 +12,25 @@ from spacy.pipeline.tok2vec import Tok2VecListener
 from spacy.training import Example
 from thinc.api import Model
 
-from spacy_latent.analysis.reference_check import is_annotated
-from spacy_latent.annotations import annotated_labels, rejected_key
 from spacy_latent.errors import number_of
+from spacy_latent.evaluation.annotation_mistakes import (
+    about_incomplete_entities,
+    about_missing_labels,
+    about_rejected_spans,
+)
 from spacy_latent.evaluation.listening import listeners_in, listening_mistakes
 from spacy_latent.evaluation.measured_settings import LayerSettings, measured_notes
 from spacy_latent.models.text_cat_reduce import refuses_empty_texts
 from spacy_latent.pipeline.diagnostic import Diagnostic, Level, error, note, warning
-from spacy_latent.pipeline.entity_evidence import (
-    EvidenceSettings,
-    EvidenceSurvey,
-    lost_by_augmenter,
-)
 from spacy_latent.pipeline.inspection import latent_components
 from spacy_latent.pipeline.missing_upstreams import missing_upstreams
 from spacy_latent.pipeline.scores_given import about_scores
 from spacy_latent.pipeline.scores_of_range import judged_as_labels, weighed_as_labels
-from spacy_latent.pipeline.training_settings import last_step, training_reader, training_settings
+from spacy_latent.pipeline.training_settings import last_step, training_settings
 from spacy_latent.pipeline.unreached_stages import unreached_stages
 
 # Components that set the sentence boundaries that SentenceSpans needs.
 SETS_SENTENCES = ("token.sent_start", "token.is_sent_start", "doc.sents", "token.dep", "token.head")
-# Prefix of the names, in any version, of the reader that keeps rejected spans.
-LABELLED_CORPORA = "spacy-latent.LabelledCorpora."
 FROZEN = "{} is frozen: its structure does not learn."
 # Components of spaCy that others may listen to.
 SHARED = ("tok2vec", "transformer", "curated_transformer")
@@ -115,92 +111,6 @@ def _of_names(nlp: Language) -> Iterable[Diagnostic]:
                     f"{setting}: the pipeline has no component {name!r}.{hint} It has "
                     f"{', '.join(names)}.",
                 )
-
-
-def about_missing_labels(
-    nlp: Language, examples: Sequence[Example], frozen: Container[str]
-) -> Iterable[Diagnostic]:
-    """Yield diagnostics about components that no example gives a label."""
-    from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
-    from spacy_latent.pipeline.tree_spancat import TreeSpanCategorizer
-
-    for name, pipe in nlp.pipeline:
-        if not isinstance(pipe, (CrfEntityRecognizer, TreeSpanCategorizer)):
-            continue
-        if not examples or name in frozen:
-            continue
-        annotated = pipe.cfg.get("evidence") or any(
-            is_annotated(nlp, name, one.reference)
-            or pipe.cfg.get("incorrect_spans_key") in list(one.reference.spans)
-            for one in examples
-        )
-        if not pipe.labels or not annotated:
-            yield warning(
-                "no-labels",
-                f"{name}: there is no example of what it finds in "
-                f"{number_of(len(examples), 'training text')}, so it learned nothing here. Give "
-                "annotated texts (--corpus), or more of them (--examples).",
-            )
-
-
-def about_rejected_spans(
-    nlp: Language, examples: Sequence[Example], frozen: Container[str]
-) -> Iterable[Diagnostic]:
-    """Yield diagnostics about groups of rejected spans that no component learns from.
-
-    The groups are those of the examples, and of the reader in the config, since texts with rejected
-    spans may come late in a corpus.
-    """
-    reader = training_reader(nlp)
-    keys = {rejected_key(example.reference) for example in examples}
-    if str(reader.get("@readers")).startswith(LABELLED_CORPORA):
-        blocks = reader.get("corpora") or {}
-        keys |= {one.get("incorrect_spans_key") for one in blocks.values() if isinstance(one, dict)}
-    learning = [pipe for name, pipe in nlp.pipeline if name not in frozen]
-    known = {getattr(pipe, "cfg", {}).get("incorrect_spans_key") for pipe in learning}
-    for key in sorted(str(key) for key in keys - known - {None}):
-        yield warning(
-            "rejected-spans",
-            f"The training corpus keeps rejected spans in doc.spans[{key!r}], and no component "
-            f"that is trained reads them. Set incorrect_spans_key = {key!r} in the block of "
-            "the component; of one with a source, in the config of that pipeline.",
-        )
-
-
-# Scorers that ignore entities and spans with labels for which a text was not annotated.
-OF_LABEL_SETS = ("spacy-latent.label_set_scorer.", "spacy-latent.entity_scorer.")
-
-
-def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Iterable[Diagnostic]:
-    """Yield diagnostics about incomplete annotation of entities and nested spans."""
-    from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
-    from spacy_latent.pipeline.tree_spancat import TreeSpanCategorizer
-
-    asked = any(annotated_labels(example.reference) is not None for example in examples)
-    lost = lost_by_augmenter(nlp, examples)
-    for name, pipe in nlp.pipeline:
-        if isinstance(pipe, CrfEntityRecognizer):
-            settings = EvidenceSettings.of_block(name, pipe.cfg["evidence"])
-            advice = "Further texts may have some: --examples reads more."
-            for doubt in EvidenceSurvey.of(examples, settings).doubts(advice):
-                yield warning("entity-evidence", f"{name}: {doubt}")
-            found, expected = "entities", "spacy-latent.label_set_scorer.v1"
-        elif isinstance(pipe, TreeSpanCategorizer):
-            found = "spans"
-            expected = f"spacy-latent.label_set_scorer.v1 with spans_key = {pipe.key!r}"
-        else:
-            continue
-        if lost:
-            yield warning("augmented-evidence", f"{name}: {lost}")
-        block = nlp.config["components"].get(name, {}).get("scorer") or {}
-        scorer = str(block.get("@scorers"))
-        if asked and not scorer.startswith(OF_LABEL_SETS):
-            yield note(
-                "label-sets",
-                f"{name}: training texts were annotated for some labels alone. Where those that it "
-                f"is judged by are so too, the scorer {scorer} counts {found} of other labels as "
-                f"wrong: set {expected}, or take texts that are annotated for all.",
-            )
 
 
 def frozen_without_weights(nlp: Language) -> list[str]:

@@ -57,7 +57,7 @@ from spacy_latent.evaluation.calibration_fit import (
     left_out_confidences,
     surprise,
 )
-from spacy_latent.evaluation.entity_calibration import precise_threshold
+from spacy_latent.evaluation.precise_threshold import precise_threshold
 from spacy_latent.pipeline.learnt_calibration import (
     LEAST_TREE,
     EntityCalibration,

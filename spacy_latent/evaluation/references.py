@@ -286,3 +286,11 @@ complete_kind(PARTS, reference=_compare_annotations)
 complete_kind("heads", reference=_compare_heads)
 complete_kind("spans", reference=_compare_brackets)
 complete_kind("cells", reference=_compare_links)
+
+
+def predicted_heads(example: Example) -> np.ndarray | None:
+    """Return the heads of the reference at the predicted tokens, −1 if they are unknown."""
+    if not len(example.predicted) or not example.reference.has_annotation("HEAD"):
+        return None
+    found, _ = example.get_aligned_parse(projectivize=False)
+    return np.array([-1 if head is None else head for head in found], dtype="int64")

@@ -25,7 +25,8 @@ from spacy_latent.layers.binary_tree_lstm import (
     check_output,
 )
 from spacy_latent.layers.encoded_scorer import EncoderBuilder
-from spacy_latent.layers.latent_layer import LatentModule, LatentOutput, encode_given
+from spacy_latent.layers.given_structures import encode_given
+from spacy_latent.layers.latent_module import LatentModule, LatentOutput
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.parser_tree import ParserTree
 

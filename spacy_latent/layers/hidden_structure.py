@@ -24,7 +24,8 @@ from spacy_latent.layers.batch_interventions import (
     naming_interventions,
 )
 from spacy_latent.layers.compatibility import build_part
-from spacy_latent.layers.latent_layer import LatentLayer, encode_given
+from spacy_latent.layers.given_structures import encode_given
+from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.structures.base import Structure
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from spacy_latent.layers.batch_interventions import (
     naming_interventions,
 )
 from spacy_latent.layers.compatibility import check_kind, check_parts
+from spacy_latent.layers.given_structures import encode_given
+from spacy_latent.layers.latent_module import LatentOutput
 from spacy_latent.structures.base import Structure
 
 if TYPE_CHECKING:
@@ -29,69 +31,6 @@ if TYPE_CHECKING:
 
 # Gradients of scores that are smaller than the smallest normal number times this become 0.
 TRACE = 1e8
-
-
-@dataclass
-class LatentOutput:
-    """Output of a latent layer.
-
-    Attributes:
-        vectors: ``(B, n, output_width)``.
-        scores: ``(B, *parts)``, after division by temperature.
-        scored: ``(B, n, d)``, input of the scorer, kept in prediction if the scorer has counters.
-    """
-
-    vectors: Tensor
-    draw: Draw
-    scores: Tensor
-    scored: Tensor | None = None
-
-
-class LatentModule(Protocol):
-    """Interface of every torch module with a latent structure.
-
-    One kind is :class:`LatentLayer`, which scores, draws and composes. The other kind decides while
-    it composes, such as :class:`spacy_latent.layers.gumbel_tree_lstm.GumbelTreeLstm`.
-
-    Attributes:
-        structure, estimator: used for prediction; present_structure, present_estimator: used in the
-            present stage of training.
-        temperature, update: see :class:`LatentLayer`.
-        scorer: has the weights that decide.
-        composer: has the ``output_width`` of the vectors.
-    """
-
-    structure: Structure
-    estimator: Estimator
-    temperature: float
-    update: int | None
-
-    @property
-    def scorer(self) -> nn.Module: ...
-
-    @property
-    def composer(self) -> Composer: ...
-
-    @property
-    def present_structure(self) -> Structure: ...
-
-    @property
-    def present_estimator(self) -> Estimator: ...
-
-    def given(self, docs: Sequence[Doc], spans: list[list[tuple[int, ...]]]) -> Given | None:
-        """Return structures of these spans that are not drawn: see :meth:`Estimator.given`."""
-        ...
-
-    def __call__(
-        self, vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None] | None = None
-    ) -> LatentOutput:
-        """Return the output for token vectors.
-
-        Args:
-            vectors: ``(B, n, d)``.
-            given: structures that replace those of some items.
-        """
-        ...
 
 
 class LatentLayer(nn.Module):
@@ -445,33 +384,6 @@ def _items(draw: Draw) -> Tensor:
     """Return the item of each structure, ``(K · B,)``, if all items have K."""
     count, items = draw.weights.shape
     return torch.arange(items, device=draw.weights.device).repeat(count)
-
-
-def encode_given(
-    structure: Structure, given: Sequence[np.ndarray | None], vectors: Tensor, lengths: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Encode given structures of a batch, at least one, from the format of annotations to tensors.
-
-    Returns:
-        Structures ``(B, *parts)``, 0/1 in float32, or in float64 if the vectors ``(B, n, d)`` are
-        float64, zero if an item has no structure; and a mask ``(B,)`` bool of the items that have
-        one.
-    """
-    sizes = lengths.tolist()
-    made = [
-        None if one is None else torch.as_tensor(structure.encode(one, size), device="cpu")
-        for one, size in zip(given, sizes, strict=True)
-    ]
-    known = torch.tensor([one is not None for one in made], device=vectors.device)
-    # The axes of parts are as long as the item, plus a constant, for example 1 for a root.
-    more = [np.array(one.shape) - size for one, size in zip(made, sizes) if one is not None]
-    shape = (np.min(more, 0) + vectors.shape[1]).tolist()
-    dtype = torch.float64 if vectors.dtype == torch.float64 else torch.float32
-    z = torch.zeros(len(made), *shape, dtype=dtype, device="cpu")
-    for row, one in zip(z, made):
-        if one is not None:
-            row[tuple(slice(0, size) for size in one.shape)] = one.to(dtype)
-    return z.to(vectors.device), known
 
 
 def without_traces(gradient: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from spacy_latent.kinds import find_kind
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.batch_interventions import BatchInterventions
 from spacy_latent.layers.compatibility import check_kind
-from spacy_latent.layers.latent_layer import LatentOutput
+from spacy_latent.layers.latent_module import LatentOutput
 from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.latent_text_classifier import classifier, init, used_poolings
 from spacy_latent.models.layer_settings import LayerSettings

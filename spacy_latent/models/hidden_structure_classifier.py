@@ -22,7 +22,7 @@ from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.batch_interventions import BatchInterventions
 from spacy_latent.layers.compatibility import check_parts
 from spacy_latent.layers.hidden_structure import ClassScores, HiddenDraw, HiddenStructureLayer
-from spacy_latent.layers.latent_layer import LatentOutput
+from spacy_latent.layers.latent_module import LatentOutput
 from spacy_latent.models.added_labels import UNTRAINED, count_as_trained
 from spacy_latent.models.latent_layer_model import total_penalty
 from spacy_latent.models.latent_shim import TrainingSettings

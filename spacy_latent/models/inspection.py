@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spacy_latent.errors import LatentError
 from spacy_latent.kernels.core.gpu_transfers import send
-from spacy_latent.layers.latent_layer import LatentModule, LatentOutput
+from spacy_latent.layers.latent_module import LatentModule, LatentOutput
 from spacy_latent.models.latent_layer_model import LatentBatch, SpanModule, given_structures
 from spacy_latent.models.latent_shim import LatentShim
 from spacy_latent.models.span_groups import Group

@@ -17,7 +17,8 @@ from spacy_latent.estimators.base import Estimator, Given
 from spacy_latent.kernels.core.gpu_transfers import fetch
 from spacy_latent.kernels.gpu.dispatch import checks_postponed
 from spacy_latent.layers.batch_interventions import BatchInterventions
-from spacy_latent.layers.latent_layer import LatentLayer, LatentModule, LatentOutput
+from spacy_latent.layers.latent_layer import LatentLayer
+from spacy_latent.layers.latent_module import LatentModule, LatentOutput
 from spacy_latent.models.autograd_recording import recorded
 from spacy_latent.models.batch_share import share_of_batch
 from spacy_latent.models.interventions import interventions_of_layer

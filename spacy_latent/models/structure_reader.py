@@ -11,7 +11,7 @@ from spacy_latent.errors import LatentError
 from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.kinds import find_kind
 from spacy_latent.layers.base import PartScorer
-from spacy_latent.layers.latent_layer import LatentModule, LatentOutput
+from spacy_latent.layers.latent_module import LatentModule, LatentOutput
 from spacy_latent.models.latent_layer_model import LatentBatch
 from spacy_latent.models.span_groups import Group
 from spacy_latent.structures.dependency import DependencyTree

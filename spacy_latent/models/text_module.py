@@ -11,7 +11,8 @@ from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Given
 from spacy_latent.kernels.core.gpu_transfers import fetch, places_of
 from spacy_latent.layers.batch_interventions import BatchInterventions
-from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput
+from spacy_latent.layers.latent_layer import LatentLayer
+from spacy_latent.layers.latent_module import LatentOutput
 from spacy_latent.models.alignment_evidence import AlignedWords, AlignmentWordObjective
 from spacy_latent.models.evidence_bound import (
     BoundTerms,

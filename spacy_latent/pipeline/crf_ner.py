@@ -20,15 +20,14 @@ from thinc.api import Model, Optimizer
 from spacy_latent import annotations, confidence
 from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
-from spacy_latent.pipeline.entity_evidence import (
+from spacy_latent.pipeline.entity_evidence import EvidenceReader, EvidenceSettings
+from spacy_latent.pipeline.entity_gold import EntityGold
+from spacy_latent.pipeline.evidence_survey import (
     SURVEYED,
     DoubtfulEvidence,
-    EvidenceReader,
-    EvidenceSettings,
     EvidenceSurvey,
     lost_by_augmenter,
 )
-from spacy_latent.pipeline.entity_gold import EntityGold
 from spacy_latent.pipeline.factories import default_config, factory_of
 from spacy_latent.pipeline.learnt_calibration import (
     CalibratedEntities,

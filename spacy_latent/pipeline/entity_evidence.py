@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
 from spacy.util import filter_spans
 
 from spacy_latent.annotations import annotated_labels, check_share, entity_flags
 from spacy_latent.annotations.completeness import ANNOTATED_LABELS, ENTITY_FLAGS
-from spacy_latent.errors import LatentError, LatentWarning, number_of
+from spacy_latent.errors import LatentError, number_of
 from spacy_latent.pipeline.open_tags import starts_and_spaces
-from spacy_latent.pipeline.training_settings import training_reader
 
 if TYPE_CHECKING:
     from spacy_latent.models.tag_evidence import EntityCount
@@ -26,21 +23,8 @@ if TYPE_CHECKING:
 
 # Value of a category above which a text has such an entity.
 EVEN = 0.5
-# Number of texts in the survey of the evidence if labels are given.
-SURVEYED = 1000
 # Names that a config file would not give back as they were.
 UNSAVED = re.compile(r"[=:\n\r]|^[#;\[\s]|\s$")
-# Value of token.ent_iob without annotation.
-MISSING = 0
-# Advice if no setting determines which tokens are outside of entities.
-ADVICE = (
-    "evidence.negative_share (0.15 takes a random 15 % of the tokens without annotation as outside "
-    "at each step), or annotate some texts completely"
-)
-
-
-class DoubtfulEvidence(LatentWarning):
-    """Warning of initialize() about texts whose annotation is incomplete."""
 
 
 @dataclass(frozen=True)
@@ -345,154 +329,3 @@ class EvidenceReader:
             f"{source} has the label {label!r}, which is unknown; expected some of "
             f"{', '.join(self.labels)}. Look at the spelling, or call add_label({label!r})."
         )
-
-
-@dataclass
-class EvidenceSurvey:
-    """Counts of the annotation in training texts.
-
-    They come from one pass, since a corpus may be slow to read.
-
-    Attributes:
-        inside: number of tokens in entities.
-        outside: number of tokens that are annotated as outside of entities.
-        missing: number of tokens without annotation.
-        found: labels of entities.
-        asked: labels for which texts were annotated.
-        sets: for each text that says for which labels it was annotated, these labels.
-        flagged: labels of flags on docs.
-        given: labels that sources give.
-        there: categories of flags, and sources, that some text has.
-    """
-
-    settings: EvidenceSettings
-    texts: int = 0
-    inside: int = 0
-    outside: int = 0
-    missing: int = 0
-    sets: set[frozenset[str]] = field(default_factory=set)
-    found: set[str] = field(default_factory=set)
-    asked: set[str] = field(default_factory=set)
-    flagged: set[str] = field(default_factory=set)
-    given: set[str] = field(default_factory=set)
-    there: set[str] = field(default_factory=set)
-    says_none: bool = False
-
-    @classmethod
-    def of(cls, examples: Iterable[Example], settings: EvidenceSettings) -> EvidenceSurvey:
-        made = cls(settings)
-        for example in examples:
-            made.add(example.reference)
-        return made
-
-    def add(self, doc: Doc) -> None:
-        self.texts += 1
-        tags: Any = doc.to_array(["ENT_IOB", "ENT_TYPE"])
-        entity = tags[:, 1] != 0
-        self.inside += int(entity.sum())
-        self.missing += int((tags[:, 0] == MISSING).sum())
-        self.outside += int(((tags[:, 0] != MISSING) & ~entity).sum())
-        self.found.update(span.label_ for span in doc.ents)
-        labels = annotated_labels(doc)
-        if labels is not None:
-            self.sets.add(frozenset(labels))
-            self.asked.update(labels)
-        flags = entity_flags(doc)
-        self.flagged.update(flags)
-        self.says_none |= any(not least for least in flags.values())
-        self.there.update(category for category in self.settings.flags if category in doc.cats)
-        for source in self.settings.sources:
-            if source in doc.spans:
-                self.there.add(source)
-                self.given.update(span.label_ for span in doc.spans[source])
-
-    def leaves_open(self, labels: Iterable[str]) -> bool:
-        """Return whether some token is known neither as outside of entities nor as part of one.
-
-        With sources nothing is open: each of them judges every token of its texts.
-        """
-        partly = any(not asked.issuperset(labels) for asked in self.sets)
-        return (bool(self.missing) or partly) and not self.there.intersection(self.settings.sources)
-
-    @property
-    def names(self) -> set[str]:
-        """Labels about which the texts have some evidence."""
-        named = self.found | self.asked | self.flagged | self.given
-        return (named | set(self.settings.flags.values())) - {""}
-
-    def doubts(self, advice: str = "") -> list[str]:
-        """Return sentences about settings and annotation that are probably mistakes.
-
-        Args:
-            advice: what to do as well about a label of which no text has an entity.
-        """
-        said = []
-        were = "was" if self.texts == 1 else "were"
-        texts = f"{number_of(self.texts, 'training text')} that {were} read"
-        annotated = self.inside or self.outside
-        absent = [category for category in self.settings.flags if category not in self.there]
-        if absent and annotated:
-            said.append(
-                f"evidence.flags has {', '.join(map(repr, absent))}, and none of {texts} has such "
-                "a category in doc.cats. If no text has it, nothing is learned of it: look at the "
-                "name."
-            )
-        absent = [source for source in self.settings.sources if source not in self.there]
-        if absent and self.texts:
-            said.append(
-                f"evidence.sources has {', '.join(map(repr, absent))}, and none of {texts} has "
-                "such a group in doc.spans. If no text has it, nothing is learned of it: look at "
-                "the name, and whether spans were saved with the texts."
-            )
-        seen = self.found | self.given
-        of_categories = {
-            label for category, label in self.settings.flags.items() if category in self.there
-        }
-        flagged = self.flagged | of_categories
-        if lone := sorted(flagged - seen):
-            where = f"doc._.{ENTITY_FLAGS}" if self.flagged - seen else "evidence.flags"
-            said.append(
-                f"{number_of(len(lone), 'label')} that flags name, {', '.join(map(repr, lone))}: "
-                f"none of {texts} has such an entity. Look at the spelling in {where}. If it is "
-                "right, annotate some texts completely: flags do not tell where entities begin "
-                f"and end. {advice}".rstrip()
-            )
-        elsewhere = seen | flagged | set(self.settings.flags.values())
-        for label in sorted(self.asked - elsewhere):
-            said.append(
-                f"texts are said to be annotated for {label!r}, and none of {texts} has such an "
-                f"entity. Look at the spelling in doc._.{ANNOTATED_LABELS}, or annotate such "
-                f"entities. {advice}".rstrip()
-            )
-        says_outside = self.settings.tells_outside or self.says_none
-        if self.missing and self.inside and self.outside < self.inside and not says_outside:
-            said.append(
-                f"of the tokens of {number_of(self.texts, 'training text')} {self.inside} are in "
-                f"entities, {self.missing} have no annotation, and {self.outside or 'none'} are "
-                "annotated as outside. That "
-                "everything is an entity agrees with that, and it is what large corpora like this "
-                f"teach, with a precision near 0. Set {ADVICE}."
-            )
-        return said
-
-
-def lost_by_augmenter(nlp: Language | None, examples: Iterable[Example]) -> str:
-    """Describe the loss of evidence in the texts that an augmenter of the training corpus changes.
-
-    Augmenters of spaCy make new docs without ``doc.user_data``.
-
-    Returns:
-        Sentences, or an empty string if there is no augmenter or no such evidence.
-    """
-    augmenter = None if nlp is None else training_reader(nlp).get("augmenter")
-    if not augmenter or not any(
-        annotated_labels(example.reference) is not None or entity_flags(example.reference)
-        for example in islice(examples, SURVEYED)
-    ):
-        return ""
-    return (
-        f"the training corpus has an augmenter, and texts that it changes lose "
-        f"doc._.{ANNOTATED_LABELS} and doc._.{ENTITY_FLAGS}: they count as annotated for all "
-        "labels. Set augmenter = null; to augment, change the texts before they are saved with "
-        "these."
-    )

@@ -4,10 +4,7 @@ Importing this module is cheap and makes ``doc._.latent`` available. spaCy impor
 pipeline is made, because it is an entry point.
 """
 
-import math
-import warnings
-from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +14,24 @@ from spacy.pipeline.tok2vec import Tok2Vec, Tok2VecListener
 from spacy.tokens import Doc
 from spacy.training import Example, validate_examples
 from spacy.vocab import Vocab
-from thinc.api import Model, Optimizer, get_array_module, set_dropout_rate
+from thinc.api import Model, Optimizer, set_dropout_rate
 from thinc.types import Floats2d
 
 from spacy_latent import annotations
-from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning
+from spacy_latent.errors import LatentError
 from spacy_latent.kinds import find_kind
 from spacy_latent.models.listener import LatentListener, remember
+from spacy_latent.pipeline.encoder_supervision import (
+    begin_supervised_update,
+    check_supervision,
+    refuse_supervision,
+)
 from spacy_latent.pipeline.factories import default_config, factory_of
 from spacy_latent.pipeline.inspection import inspect_docs
 from spacy_latent.pipeline.shared_upstream import HeldBatch, UpstreamListeners
 from spacy_latent.pipeline.stored_component import StoredComponent
 from spacy_latent.pipeline.trained_component import TrainedComponent, sample_of
+from spacy_latent.pipeline.training_batch import TrainingBatch
 
 if TYPE_CHECKING:
     from spacy_latent.annotations import SpanStructure
@@ -62,84 +65,6 @@ width = null
 @misc = "spacy-latent.SentenceSpans.v1"
 max_length = 128
 """
-
-
-class TrainingBatch(HeldBatch):
-    """Gradients that arrive for one batch, from any number of listeners."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.backprop: Callable[[list[Floats2d]], object] | None = None
-        self.losses: dict[str, float] = {}
-        self.name = ""
-        self.nothing: list[Floats2d] | None = None
-        # Gradients of all docs, concatenated, and the number of rows of each doc.
-        self.rows: Floats2d | None = None
-        self.lengths: list[int] = []
-        self.flushed = False
-
-    def begin(
-        self,
-        backprop: Callable[[list[Floats2d]], object],
-        losses: dict[str, float],
-        name: str,
-        nothing: list[Floats2d] | None,
-    ) -> None:
-        """Set the callback and the losses of the batch, once its vectors are computed.
-
-        Args:
-            nothing: gradients of 0, if the component learns without listeners; else None.
-        """
-        self.backprop = backprop
-        self.losses = losses
-        self.name = name
-        self.nothing = nothing
-
-    def receive(self, gradients: Sequence[Floats2d]) -> list[Doc]:
-        """Add the gradients of one listener; some listeners may never call this."""
-        if len(gradients):
-            # All docs at once: each number that is read synchronizes the GPU. A copy, since the
-            # listener may still write to its arrays.
-            rows: Any = get_array_module(gradients[0]).concatenate(gradients)
-            self.losses[self.name] += float((rows**2).sum())
-            lengths = [len(d) for d in gradients]
-            if self.rows is None:
-                self.rows, self.lengths = rows, lengths
-            elif lengths == self.lengths:
-                self.rows += rows
-            else:
-                raise ValueError(
-                    f"{self.name}: a listener sent gradients for docs of {lengths} tokens; "
-                    f"expected those of the batch, of {self.lengths}."
-                )
-        return []
-
-    def flush(self, complete: bool = True) -> bool:
-        """Backpropagate the gradients that arrived, once.
-
-        Args:
-            complete: whether no more gradients will arrive. If so, the component learns even if no
-                gradient arrived.
-
-        Returns:
-            Whether anything was backpropagated.
-        """
-        self.flush_waiting()
-        gradients = self.nothing if complete else None
-        if self.rows is not None:
-            ends = list(accumulate(self.lengths))
-            gradients = [self.rows[end - n : end] for n, end in zip(self.lengths, ends)]
-        if gradients is None or self.backprop is None:
-            return False
-        self.rows = self.nothing = None
-        self.flushed = True
-        self.backprop(gradients)
-        return True
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A listener may hold on to this, and the graph of a batch cannot be pickled.
-        lost = dict.fromkeys(("backprop", "rows", "nothing"))
-        return {**vars(self), **lost, "losses": {}, "waiting": []}
 
 
 class LatentEncoder(TrainedComponent):
@@ -218,20 +143,9 @@ class LatentEncoder(TrainedComponent):
         self._held: list[HeldBatch] = []
 
     def check_settings(self) -> None:
-        from spacy_latent.structures.fenchel_young import check_loss_settings
-
         cfg, name = self.cfg, self.name
         annotations.check_settings(name, cfg["annotate"], cfg["threshold"], cfg["alternatives"])
-        if not 0 <= cfg["supervision"] < math.inf:
-            raise LatentError(
-                f"{name}: supervision is {cfg['supervision']}; expected a number >= 0."
-            )
-        of_loss = [cfg[f"supervision_{key}"] for key in ("loss", "margin", "noise", "samples")]
-        check_loss_settings(name, *of_loss)
-        if cfg["teacher_forcing"] and not cfg["supervision"]:
-            raise LatentError(
-                f"{name}: teacher_forcing needs gold structures. Set supervision above 0."
-            )
+        check_supervision(name, cfg)
 
     # ---------------------------------------------------------------- listeners
 
@@ -357,7 +271,7 @@ class LatentEncoder(TrainedComponent):
         set_dropout_rate(self.model, drop)
         nothing = None
         if weight:
-            vectors, backprop = self._begin_supervised_update(examples, losses)
+            vectors, backprop = begin_supervised_update(self, examples, losses)
             nothing = [self.model.ops.alloc2f(*v.shape) for v in vectors]
         else:
             vectors, backprop = self.model.begin_update(docs)
@@ -366,44 +280,6 @@ class LatentEncoder(TrainedComponent):
         for listener in self.listeners:
             listener.receive(batch_id, vectors, self._batch.receive)
         return losses
-
-    def _begin_supervised_update(
-        self, examples: list[Example], losses: dict[str, float]
-    ) -> tuple[list[Floats2d], Callable]:
-        from spacy_latent.models.latent_tok2vec import latent_layer, run
-        from spacy_latent.models.supervision import Supervision, gold_structures
-
-        structure = latent_layer(self.model).structure
-        made: list[Supervision] = []
-
-        def supervision(spans: list[list[tuple[int, ...]]]) -> Supervision:
-            gold = gold_structures(examples, spans, self.name, structure)
-            made.append(
-                Supervision(
-                    gold,
-                    weight=self.cfg["supervision"],
-                    teacher_forcing=self.cfg["teacher_forcing"],
-                    loss=self.cfg["supervision_loss"],
-                    margin=self.cfg["supervision_margin"],
-                    noise=self.cfg["supervision_noise"],
-                    num_samples=self.cfg["supervision_samples"],
-                )
-            )
-            return made[0]
-
-        docs = [example.predicted for example in examples]
-        batch, backprop = run(self.model, docs, is_train=True, supervision=supervision)
-        key = f"{self.name}_supervision"
-        losses[key] = losses.get(key, 0.0) + sum(one.mean for one in made)
-        # spaCy's logger shows no losses but those under the names of components.
-        losses[self.name] += sum(one.weight * one.mean for one in made)
-        if any(one.left_out for one in made):
-            warnings.warn(
-                f"{self.name}: some gold structures are none of {structure!r} and do not count.",
-                LatentWarning,
-                stacklevel=4,
-            )
-        return batch.vectors, backprop
 
     def _flush(self) -> bool:
         """Backpropagate the previous batch, also through the components that this one listens to.
@@ -453,7 +329,6 @@ class LatentEncoder(TrainedComponent):
 
     def _refuse_settings(self) -> None:
         from spacy_latent.models.latent_tok2vec import latent_layer
-        from spacy_latent.structures.fenchel_young import check_loss
 
         layer = latent_layer(self.model)
         structure = layer.structure
@@ -462,18 +337,8 @@ class LatentEncoder(TrainedComponent):
                 f"{self.name}: set_heads needs trees, and {structure.name} gives "
                 f"{structure.parts or 'other parts'}. Set set_heads = false."
             )
-        stages = [*(stage for _, stage in layer.estimator.stages), layer.estimator]
-        blind = [stage for stage in stages if not stage.uses_scores]
-        if self.cfg["supervision"] and blind:
-            raise IncompatiblePair(
-                f"{self.name} with supervision",
-                blind[0].name,
-                "supervision teaches the scorer, and this estimator does not use its scores",
-                "supervision = 0.0, or an estimator that draws structures from the scores",
-            )
         if self.cfg["supervision"]:
-            for each in (*(stage for _, stage in structure.stages), structure):
-                check_loss(each, self.cfg["supervision_loss"])
+            refuse_supervision(self.name, layer, self.cfg["supervision_loss"])
 
     def _refuse_shared_tensor(self, nlp: Language) -> None:
         """Raise LatentError if a listener reads a ``doc.tensor`` that others may write."""

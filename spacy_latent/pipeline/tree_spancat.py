@@ -19,15 +19,15 @@ from thinc.api import Model, Optimizer
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
-from spacy_latent.pipeline.entity_evidence import DoubtfulEvidence, lost_by_augmenter
+from spacy_latent.pipeline.evidence_survey import DoubtfulEvidence, lost_by_augmenter
 from spacy_latent.pipeline.factories import default_config, factory_of
 from spacy_latent.pipeline.learnt_calibration import CalibratedEntities, EntityCalibration
 from spacy_latent.pipeline.scores_given import follow_settings
+from spacy_latent.pipeline.span_gold import SpanGold
 from spacy_latent.pipeline.trained_component import TrainedComponent
 
 if TYPE_CHECKING:
     from spacy_latent.models.found_spans import FoundSpans, LabelledSpan
-    from spacy_latent.models.span_losses import Observed
     from spacy_latent.models.tree_span_classifier import SpanScores
 
 DEFAULT_CONFIG = """
@@ -310,125 +310,16 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
         from spacy_latent.models.span_losses import loss_and_gradient
 
         examples = list(examples)
-        pairs = zip(examples, scores.spans)
-        observed = [self._observed(example, pieces) for example, pieces in pairs]
+        gold, pairs = self._gold_reader(), zip(examples, scores.spans)
+        observed = [gold.observed(example, pieces) for example, pieces in pairs]
         unlabelled: list[tuple[int, ...]] = []
         if any(annotations.annotated_labels(example.reference) is not None for example in examples):
-            unlabelled = [self._unlabelled(example) for example in examples]
+            unlabelled = [gold.unlabelled(example) for example in examples]
         return loss_and_gradient(scores, observed, unlabelled)
 
-    def _unlabelled(self, example: Example) -> tuple[int, ...]:
-        """Return the classes that a span may have to which the annotation gives no label."""
-        asked = annotations.annotated_labels(example.reference)
-        if asked is None:
-            return (0,)
-        self._check_asked(asked)
-        free = (place for place, own in enumerate(self.label_sets, 1) if not {*own} & {*asked})
-        return (0, *free)
-
-    def _check_asked(self, asked: Sequence[str]) -> None:
-        for label in asked:
-            if label not in self.labels:
-                raise LatentError(
-                    f"{self.name}: doc._.annotated_labels has the label {label!r}, which is "
-                    f"unknown; expected some of {', '.join(self.labels)}. Look at the spelling, or "
-                    f"call add_label({label!r})."
-                )
-
-    def _observed(self, example: Example, pieces: Sequence[tuple[int, ...]]) -> list["Observed"]:
-        """Return the annotated spans that a tree can have, with the classes of their labels."""
-        from spacy_latent.models.compatible_spans import most_compatible
-        from spacy_latent.models.span_losses import place_of
-
-        annotated = list(example.reference.spans.get(self.key, []))
-        given = [span for span in annotated if len(span)]
-        if len(given) < len(annotated):
-            self.tell_once(
-                "empty",
-                f"a span of {example.reference.text[:60]!r} has no tokens. Such spans are left "
-                "out: look at what made the annotation.",
-            )
-        aligned = example.get_aligned_spans_y2x(given, allow_overlap=True) if given else []
-        if len(aligned) < len(given):
-            self.tell_once(
-                "misaligned",
-                f"the tokens of {example.reference.text[:60]!r} are not those of the reference, "
-                "and spans do not fit them. They are left out.",
-            )
-        by_place: dict[tuple[int, int], set[str]] = {}
-        asked = annotations.annotated_labels(example.reference)
+    def _gold_reader(self) -> SpanGold:
         bound = self.model.attrs["max_width"] or None
-        for span in aligned:
-            if bound is not None and len(span) > bound:
-                self.tell_once(
-                    "wide",
-                    f"the span {span.text[:60]!r} has {len(span)} tokens, and max_width is "
-                    f"{bound}. Such spans are left out: raise max_width of the model.",
-                )
-            elif span[0].is_space or span[-1].is_space:
-                self.tell_once(
-                    "space",
-                    f"the span {span.text[:60]!r} begins or ends with white space. Such spans are "
-                    "left out, and are not predicted: leave the white space out of the span.",
-                )
-            elif place_of(pieces, span.start, span.end) is None:
-                self.tell_once(
-                    "cut",
-                    f"the span {span.text[:60]!r} lies in more than one sentence, or window of "
-                    "the model's span_getter. Such spans are left out: look at what sets the "
-                    "sentences, or raise max_length of the span_getter.",
-                )
-            else:
-                by_place.setdefault((span.start, span.end), set()).add(span.label_)
-        places = list(by_place)
-        kept = most_compatible(places)
-        if not all(kept):
-            lost = [place for place, own in zip(places, kept) if not own]
-            self._warn_of_crossing([example.predicted[start:end] for start, end in lost])
-        return [
-            (*place, self._classes_of(by_place[place], asked))
-            for place, own in zip(places, kept)
-            if own
-        ]
-
-    def _classes_of(self, names: set[str], asked: Sequence[str] | None = None) -> tuple[int, ...]:
-        """Return the numbers of the classes that agree with the labels of a span.
-
-        These are the class of just these labels and, with ``asked``, those that have further labels
-        for which the text was not annotated. If the labels are not known to go together, they are
-        the classes that have as many of them as possible.
-        """
-        sets = [set(known) for known in self.label_sets]
-        free = set() if asked is None else set(self.labels) - {*asked}
-        agreeing = tuple(place for place, own in enumerate(sets, 1) if names <= own <= names | free)
-        if agreeing:
-            return agreeing
-        unknown = sorted(names - set(self.labels))
-        if unknown:
-            raise LatentError(
-                f"{self.name}: the label {unknown[0]!r} is unknown; expected one of "
-                f"{', '.join(self.labels)}. Call add_label({unknown[0]!r}), or add it to the "
-                "labels before training."
-            )
-        self.tell_once(
-            "together",
-            f"a span has the labels {', '.join(sorted(names))} at once, which were not seen "
-            "together before. It counts as having some of them: call add_label_set before "
-            "training.",
-        )
-        within = [(len(known), place) for place, known in enumerate(sets, 1) if known < names]
-        most = max(size for size, _ in within)
-        return tuple(place for size, place in within if size == most)
-
-    def _warn_of_crossing(self, lost: Sequence[Span]) -> None:
-        named = ", ".join(f"{span.text[:60]!r} of {span.doc.text[:60]!r}" for span in lost[:3])
-        more = ", ..." if len(lost) > 3 else ""
-        self.tell_once(
-            "crossing",
-            f"{len(lost)} annotated span(s) cross others: they overlap, and neither holds the "
-            "other. No tree has both, so that as few as possible are left out, here and wherever "
-            f"spans cross: {named}{more}. spaCy's 'spancat' can learn such spans.",
-        )
+        return SpanGold(self.name, self.labels, self.label_sets, self.key, bound, self.tell_once)
 
     def initialize(
         self,
@@ -455,7 +346,7 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
             names = self.names_given(labels, sets=True)
             given = [[own] if isinstance(own, str) else list(own) for own in names]
         else:
-            given = self._sets_of(get_examples())
+            given = self._gold_reader().sets_of(get_examples())
         for known in given:
             for label in known:
                 self.add_label(label)
@@ -474,27 +365,6 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
         set_classes(self.model, self._classes)
         self.initialize_model(get_examples)
         follow_settings(self, nlp)
-
-    def _sets_of(self, examples: Iterable[Example]) -> list[list[str]]:
-        """Return the sorted sets of labels that spans of the references have.
-
-        Warn of spans that cross.
-        """
-        from spacy_latent.models.compatible_spans import most_compatible
-
-        found: set[tuple[str, ...]] = set()
-        lost: list[Span] = []
-        for example in examples:
-            by_place: dict[tuple[int, int], set[str]] = {}
-            for span in example.reference.spans.get(self.key, []):
-                by_place.setdefault((span.start, span.end), set()).add(span.label_)
-            found.update(tuple(sorted(names)) for names in by_place.values())
-            kept = zip(by_place, most_compatible(list(by_place)))
-            lost += [example.reference[start:end] for (start, end), own in kept if not own]
-        if lost:
-            self._warn_of_crossing(lost)
-        singles = sorted({label for names in found for label in names})
-        return [[label] for label in singles] + [list(names) for names in sorted(found)]
 
 
 make_tree_spancat = Language.factory(

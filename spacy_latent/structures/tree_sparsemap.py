@@ -11,9 +11,10 @@ import numpy as np
 from torch import Tensor
 
 from spacy_latent.kernels.sparsemap.tree_active_set import TreeOracle
-from spacy_latent.structures.active_set import Supports, find_supports, solve_with_kernel
+from spacy_latent.structures.active_set import find_supports, solve_with_kernel
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.dependency import DependencyTree
+from spacy_latent.structures.supports import Supports
 
 # Measured nanoseconds of an item of n tokens over n², or over n³ for projective trees.
 COST_PER_SQUARE, COST_PER_CUBE = 280.0, 9.0

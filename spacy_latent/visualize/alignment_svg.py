@@ -30,7 +30,7 @@ class DrawnCell:
         source: Position in the first text.
         target: Position in the second text.
         chosen: True if the pair is part of the best structure.
-        set_apart, shared: See :class:`spacy_latent.visualize.tree_svg.DrawnArc`.
+        set_apart, shared: See :class:`spacy_latent.visualize.arcs_svg.DrawnArc`.
     """
 
     source: int

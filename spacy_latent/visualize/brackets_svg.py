@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spacy_latent.errors import number_of
+from spacy_latent.visualize.arcs_svg import CLEAR
 from spacy_latent.visualize.curves_svg import draw_curves, said_of_curves
 from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.legend import signs_of
@@ -17,7 +18,7 @@ from spacy_latent.visualize.nesting import levels
 from spacy_latent.visualize.palette import category_color, light, opacity, tinted, width
 from spacy_latent.visualize.picture import Picture, folded, in_one_row, row_ends
 from spacy_latent.visualize.text_size import text_width
-from spacy_latent.visualize.tree_svg import CLEAR, TOKEN
+from spacy_latent.visualize.tree_svg import TOKEN
 
 WORD = 15
 LABEL = 10
@@ -34,7 +35,7 @@ class DrawnBracket:
 
     Attributes:
         category: Number of the colour.
-        faint, set_apart, shared: See :class:`spacy_latent.visualize.tree_svg.DrawnArc`.
+        faint, set_apart, shared: See :class:`spacy_latent.visualize.arcs_svg.DrawnArc`.
     """
 
     start: int

@@ -48,6 +48,10 @@ class Picture:
     signs: frozenset[str] = frozenset()
 
 
+# Pictures side by side, and the caption of all of them.
+Drawn = tuple[list[Picture], str]
+
+
 @dataclass(frozen=True)
 class Figure:
     """Pictures of one structure, shown side by side.

@@ -9,6 +9,7 @@ from spacy.tokens import Doc
 
 from spacy_latent.analysis.task import gold_label
 from spacy_latent.annotations import LatentAnnotation, SpanStructure, no_counters_message
+from spacy_latent.annotations.span_parts import chosen_parts, labelled_parts
 from spacy_latent.errors import LatentError
 from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.markup import shortened
@@ -137,10 +138,10 @@ class StructureView:
         if self.span.arc_labels is None:
             found = self.parts(alternative, most)
             return [((h, m), "", p, chosen) for (h, m), p, chosen in found]
-        own = self.annotation._labelled(self.span, None, alternative)
+        own = labelled_parts(self.span, None, alternative, self.component)
         tree = {(h, m) for (h, m, _), _ in own}
         if self.options.threshold is not None and alternative is None:
-            own = self.annotation._labelled(self.span, self.options.threshold, None)
+            own = labelled_parts(self.span, self.options.threshold, None, self.component)
         rows = [
             ((h, m), self.arc_name(h, label), 1.0 if p is None else p, (h, m) in tree)
             for (h, m, label), p in own
@@ -163,7 +164,7 @@ class StructureView:
 
         The probabilities are 1 if none are stored.
         """
-        found = self.annotation._chosen(self.span, None, alternative)
+        found = chosen_parts(self.span, None, alternative, self.component)
         return [(part, 1.0 if p is None else p) for part, p in found]
 
     def probable(self, threshold: float) -> list[tuple[tuple[int, ...], float]]:
@@ -172,7 +173,7 @@ class StructureView:
         Raises:
             LatentError: If no probabilities are stored.
         """
-        found = self.annotation._chosen(self.span, threshold, None)
+        found = chosen_parts(self.span, threshold, None, self.component)
         return [(part, p) for part, p in found if p is not None]
 
     def first(self, alternative: int | None) -> set[tuple[int, ...]] | None:

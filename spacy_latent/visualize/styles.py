@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from spacy.tokens import Doc
 
-from spacy_latent.annotations import Entity, SpanStructure, names_entities
+from spacy_latent.annotations import SpanStructure, names_entities
 from spacy_latent.errors import LatentError, number_of
 from spacy_latent.kinds import (
     BUILT_IN,
@@ -24,22 +24,19 @@ from spacy_latent.kinds import (
     known_kinds,
 )
 from spacy_latent.visualize.alignment_svg import DrawnCell, draw_alignment
+from spacy_latent.visualize.arcs_svg import DrawnArc
 from spacy_latent.visualize.brackets_svg import DrawnBracket, draw_brackets
+from spacy_latent.visualize.entity_pictures import draw_entities
 from spacy_latent.visualize.heat_map_svg import draw_heat_map
 from spacy_latent.visualize.highlights import Highlight, draw_highlights
-from spacy_latent.visualize.picture import Figure, Picture, weight_text
+from spacy_latent.visualize.picture import Drawn, Figure, Picture, weight_text
 from spacy_latent.visualize.structure_view import PARTS_PER_WORD, StructureView, has_heads
 from spacy_latent.visualize.tag_rows import DrawnTag, TagRow, draw_tags
-from spacy_latent.visualize.terminal import BELOW, UNCALIBRATED, entity_text
-from spacy_latent.visualize.tree_svg import DrawnArc, draw_tree
+from spacy_latent.visualize.tree_svg import draw_tree
 
-# Number of words shown on each side of a difference between alternatives.
-AROUND = 5
 # The styles of this package, in the order in which messages list them.
 STYLES = ("tree", "alignment", "heatmap", "tags", "entities", "rationale", "brackets", "parts")
 
-# Pictures side by side, and the caption of all of them.
-Drawn = tuple[list[Picture], str]
 Cells = Callable[[int | None], list[DrawnCell]]
 _Marked = DrawnArc | DrawnBracket | DrawnCell
 
@@ -220,89 +217,6 @@ def _tags(view: StructureView) -> Drawn:
     return [replace(drawn, caption="weight of each structure, its tags" * weighted)], ""
 
 
-def _entities(view: StructureView) -> Drawn:
-    pictures = []
-    for alternative, weight in view.choices:
-        if alternative:
-            pictures.append(_other_entities(view, alternative, weight))
-            continue
-        least = view.options.threshold if alternative is None else None
-        if least is not None:
-            # Raises an error if no probabilities are stored.
-            view.parts(None)
-        found = [
-            entity
-            for entity in view.annotation.entities(alternative)
-            if least is None or (entity.probability or 0.0) >= least
-        ]
-        marks = _marks(view, found)
-        drawn = draw_highlights(view.spaced_words, marks, view.options, view.title, weight=weight)
-        pictures.append(replace(drawn, caption=_uncalibrated(view, weight)))
-    return pictures, ""
-
-
-def _uncalibrated(view: StructureView, weight: float | None) -> str:
-    """Return the note on a weight that is not calibrated while the entities are."""
-    uncalibrated = (
-        weight is not None and view.span.entities_calibrated and view.options.probabilities
-    )
-    return UNCALIBRATED if uncalibrated else ""
-
-
-def _other_entities(view: StructureView, alternative: int, weight: float | None) -> Picture:
-    """Draw the differences from the first alternative, with a few words of context.
-
-    Entities that only the first alternative has are faint, if they do not overlap with the others.
-    The caption lists all of them.
-    """
-    gone, new = view.annotation.differences(alternative)
-    taken = {i for entity in new for i in range(entity.start, entity.end)}
-    apart = [e for e in gone if taken.isdisjoint(range(e.start, e.end))]
-    marks = _marks(view, new) + _marks(view, apart, faint=True)
-    marks.sort(key=lambda mark: mark.start)
-    # Entities without a mark, which overlap with other marks, are included.
-    places = [(e.start - view.span.start, e.end - view.span.start) for e in [*gone, *new]]
-    words, begin = view.spaced_words, 0
-    if places:
-        begin = max(0, min(start for start, _ in places) - AROUND)
-        end = min(len(words), max(end for _, end in places) + AROUND)
-        before, after = begin > 0, end < len(words)
-        words = [*([("…", " ")] * before), *words[begin:end], *([("…", "")] * after)]
-        begin -= before
-    moved = [replace(mark, start=mark.start - begin, end=mark.end - begin) for mark in marks]
-    drawn = draw_highlights(words, moved, view.options, view.title, weight=weight)
-    shown = view.options.probabilities
-    notes = [
-        f"{word} {', '.join(entity_text(view.doc, e, shown) for e in entities)}"
-        for word, entities in (("without", gone), ("with", new))
-        if entities
-    ]
-    if calibrated := _uncalibrated(view, weight):
-        notes.insert(0, calibrated)
-    return replace(drawn, caption="; ".join(notes))
-
-
-def _marks(view: StructureView, entities: list[Entity], faint: bool = False) -> list[Highlight]:
-    return [
-        Highlight(
-            entity.start - view.span.start,
-            entity.end - view.span.start,
-            1.0 if entity.probability is None else entity.probability,
-            entity.label,
-            _number(view, entity),
-            faint,
-            entity.below_min_confidence,
-        )
-        for entity in entities
-    ]
-
-
-def _number(view: StructureView, entity: Entity) -> str:
-    shown = entity.probability is not None and view.options.probabilities
-    number = f"{entity.probability:.2f}" if shown else ""
-    return f"{number} {BELOW}".strip() if entity.below_min_confidence else number
-
-
 def _rationale(view: StructureView) -> Drawn:
     if not _is_of_tokens(view.span):
         raise _not_drawn(view, "rationale")
@@ -393,7 +307,7 @@ complete_kind(
     "tags",
     drawings={
         "entities": Drawing(
-            _entities,
+            draw_entities,
             _makes_entities,
             "Marked are the entities that the pipeline found, with their labels.",
         ),

@@ -15,6 +15,7 @@ from spacy_latent.annotations import (
     SpanStructure,
     names_entities,
 )
+from spacy_latent.annotations.span_parts import chosen_parts, labelled_parts
 from spacy_latent.characters import columns, on_one_line
 from spacy_latent.kinds import PARTS, Part, complete_kind, find_kind
 from spacy_latent.visualize.picture import weight_caption
@@ -138,7 +139,7 @@ def _tags(annotation: LatentAnnotation, span: SpanStructure, alternative: int | 
     if names_entities(span.labels):
         return _entities(annotation, span, alternative)
     cells_of_words = []
-    for (i, tag), p in annotation._chosen(span, None, alternative):
+    for (i, tag), p in chosen_parts(span, None, alternative, annotation.component):
         column = [_printable(annotation.doc, span.start + i), _name(span, tag)]
         cells_of_words.append(column if p is None else [*column, f"{p:.2f}"])
     lines: list[str] = []
@@ -200,15 +201,16 @@ def _description(entity: Entity, probability: bool = True) -> list[str]:
 
 
 def _lines(annotation: LatentAnnotation, span: SpanStructure, alternative: int | None) -> list[str]:
-    chosen = annotation._chosen(span, None, alternative)
+    chosen = chosen_parts(span, None, alternative, annotation.component)
     return [_part(annotation, span, part, p) for part, p in chosen]
 
 
 def _others(annotation: LatentAnnotation, span: SpanStructure, threshold: float) -> list[str]:
     # An arc of the tree with another label is another part.
-    read = annotation._chosen if span.arc_labels is None else annotation._labelled
-    drawn = {part for part, _ in read(span, None, None)}
-    others = [(part, p) for part, p in read(span, threshold, None) if part not in drawn]
+    read = chosen_parts if span.arc_labels is None else labelled_parts
+    name = annotation.component
+    drawn = {part for part, _ in read(span, None, None, name)}
+    others = [(part, p) for part, p in read(span, threshold, None, name) if part not in drawn]
     others.sort(key=lambda other: -(other[1] or 0.0))
     return [_part(annotation, span, part, p) for part, p in others]
 

@@ -5,23 +5,34 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
 from spacy_latent.errors import number_of
+from spacy_latent.visualize.arcs_svg import (
+    CLEAR,
+    LABEL,
+    DrawnArc,
+    clear_position,
+    draw_arc,
+    draw_label,
+    ends_of,
+    has_label,
+    path_of_arc,
+    root_label,
+    said_of_arc,
+    words_of_arc,
+)
 from spacy_latent.visualize.curves_svg import draw_curves, said_of_curves
 from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.legend import signs_of
 from spacy_latent.visualize.markup import element, number, of_words, shortened, text, visible
 from spacy_latent.visualize.nesting import crossing, levels
-from spacy_latent.visualize.palette import light, opacity, width
 from spacy_latent.visualize.picture import Picture, folded, in_one_row, row_ends
 from spacy_latent.visualize.text_size import text_width
 
 WORD = 15
-LABEL = 10
 LINE = 22
 # Deep trees grow to the first height. Beyond it, the levels become as close as can still be
 # distinguished. No tree is higher than the second height.
@@ -30,36 +41,12 @@ HIGHEST = 4000
 STEP = (4.0, 22.0)
 # Below this distance, there is no space for labels between the levels.
 STEP_WITH_LABELS = 13
-CORNER = 8
 # Distance between words, and between the ends of arcs at a word that has many arcs.
 GAP = {False: 10.0, True: 6.0}
 LEAST_SPACING = (6.0, 4.0)
-# Distance from a label to the line below it, and to lines at its sides.
-CLEAR = 3.0
 DESCRIBED = 40
 # The classes that displaCy gives to words below arcs.
 TOKEN = "displacy-token displacy-word sl-ink"
-
-
-@dataclass(frozen=True)
-class DrawnArc:
-    """Arc to draw.
-
-    Attributes:
-        head, modifier: Positions of words. The head of a root is None.
-        set_apart: Draw the arc dashed and in the contrast colour.
-        faint: Draw the arc dashed.
-        shared: Draw the arc thin and grey and without its label, because a drawing next to it has
-            the same arc.
-    """
-
-    head: int | None
-    modifier: int
-    probability: float = 1.0
-    label: str = ""
-    set_apart: bool = False
-    faint: bool = False
-    shared: bool = False
 
 
 def draw_tree(
@@ -123,7 +110,7 @@ class _Side:
     def __init__(self, arcs: Sequence[DrawnArc]) -> None:
         self.arcs = [arc for arc in arcs if arc.head is not None and arc.head != arc.modifier]
         self.roots = [arc for arc in arcs if arc.head is None]
-        intervals = [_ends(arc) for arc in self.arcs]
+        intervals = [ends_of(arc) for arc in self.arcs]
         self.levels = levels(intervals)
         self.crossing = crossing(intervals)
         self.highest = max(self.levels, default=0) + (1 if self.roots else 0)
@@ -134,7 +121,7 @@ class _Side:
         # the root; arcs to the right, the highest first. No arcs then cross near the word.
         ports: dict[int, list[tuple[tuple[int, int], int]]] = defaultdict(list)
         for i, (arc, level) in enumerate(zip(self.arcs, self.levels)):
-            start, end = _ends(arc)
+            start, end = ends_of(arc)
             ports[end].append(((0, level), i))
             ports[start].append(((2, -level), i))
         for i, arc in enumerate(self.roots):
@@ -144,12 +131,12 @@ class _Side:
         # Arcs that need space for a label, by the word at their right end in reading order.
         self.ending: dict[int, list[int]] = defaultdict(list)
         for i, arc in enumerate(self.arcs if self.labelled else ()):
-            if _shown(arc):
-                self.ending[_ends(arc)[1]].append(i)
+            if has_label(arc):
+                self.ending[ends_of(arc)[1]].append(i)
         # Labels of several roots have the same height. By word: the arc and the width of its label.
         beside = self.roots if len(self.roots) > 1 else ()
         self.root_labels = {
-            arc.modifier: (i, text_width(_root_label(arc), LABEL))
+            arc.modifier: (i, text_width(root_label(arc), LABEL))
             for i, arc in enumerate(beside, len(self.arcs))
         }
 
@@ -179,14 +166,14 @@ class _Side:
             arc = self.arcs[i]
             left, right = self._sides(columns, i)
             tip = columns.port(self, arc.modifier, i)
-            path = _path(left, right, base, self.turn(i, base, up, options), up)
-            line = self._arc(arc, path, tip, base, up, options, words, self.crossing[i])
-            drawn.append(of_words(options.marked, _words(arc), line))
+            path = path_of_arc(left, right, base, self.turn(i, base, up, options), up)
+            line = draw_arc(arc, path, tip, base, up, options, words, self.crossing[i])
+            drawn.append(of_words(options.marked, words_of_arc(arc), line))
         for i, arc in enumerate(self.roots, len(self.arcs)):
             x = columns.port(self, arc.modifier, i)
             path = f"M{number(x)},{number(self.turn(i, base, up, options))}V{number(base)}"
-            line = self._arc(arc, path, x, base, up, options, words, False)
-            drawn.append(of_words(options.marked, _words(arc), line))
+            line = draw_arc(arc, path, x, base, up, options, words, False)
+            drawn.append(of_words(options.marked, words_of_arc(arc), line))
         return drawn
 
     def labels(self, columns: _Columns, options: DrawingOptions, base: float, up: int) -> list[str]:
@@ -204,73 +191,27 @@ class _Side:
         for i, arc in enumerate(self.roots, len(self.arcs)):
             x, turn = columns.port(self, arc.modifier, i), self.turn(i, base, up, options)
             lines.append((x, turn))
-            half = text_width(_root_label(arc), LABEL) / 2 + 1
+            half = text_width(root_label(arc), LABEL) / 2 + 1
             x = max(half, min(columns.across - half, in_one_row(x, half + CLEAR, columns.breaks)))
-            label = _label(_root_label(arc), x, turn, up, arc.faint or arc.shared)
-            drawn.append(of_words(options.marked, _words(arc), label))
+            label = draw_label(root_label(arc), x, turn, up, arc.faint or arc.shared)
+            drawn.append(of_words(options.marked, words_of_arc(arc), label))
         lines.sort()
         for i, arc in enumerate(self.arcs if self.labelled else ()):
-            if _shown(arc):
+            if has_label(arc):
                 turn, (left, right) = self.turn(i, base, up, options), self._sides(columns, i)
                 inside = lines[bisect_right(lines, (left, inf)) : bisect_left(lines, (right, -inf))]
                 passing = [x for x, other in inside if up * other > up * turn]
                 passing += [x for x in columns.breaks if left < x < right]
                 half = text_width(arc.label, LABEL) / 2
-                x = _clear(left, right, half, passing)
+                x = clear_position(left, right, half, passing)
                 x = in_one_row(x, half + CLEAR, columns.breaks)
-                label = _label(arc.label, x, turn, up, arc.faint)
-                drawn.append(of_words(options.marked, _words(arc), label))
+                label = draw_label(arc.label, x, turn, up, arc.faint)
+                drawn.append(of_words(options.marked, words_of_arc(arc), label))
         return drawn
 
     def _sides(self, columns: _Columns, arc: int) -> list[float]:
         """Return the x coordinates of the ends of an arc, from left to right."""
-        return sorted(columns.port(self, word, arc) for word in _ends(self.arcs[arc]))
-
-    def _arc(
-        self,
-        arc: DrawnArc,
-        path: str,
-        tip: float,
-        base: float,
-        up: int,
-        options: DrawingOptions,
-        words: Sequence[str],
-        crosses: bool,
-    ) -> str:
-        color = "contrast" if arc.set_apart else "muted" if arc.shared else "accent"
-        thick = 1.0 if arc.shared else width(arc.probability, options.arrow_stroke)
-        half = options.arrow_width / 2
-        head = (
-            f"M{number(tip)},{number(base)}l{number(-half)},{number(up * 1.6 * half)}"
-            f"h{number(2 * half)}z"
-        )
-        own = color == "accent" and options.color is not None
-        plain = options.color if own else light(color)
-        line = {
-            "class": f"displacy-arc sl-{color}-stroke",
-            "d": path,
-            "fill": "none",
-            "stroke": plain,
-            "stroke-width": thick,
-            "stroke-dasharray": "5 3" if arc.set_apart or arc.faint else None,
-        }
-        halo = {
-            "class": "sl-ground-stroke",
-            "d": path,
-            "fill": "none",
-            "stroke": options.bg or light("ground"),
-            "stroke-width": thick + 2.5,
-        }
-        point = {"class": f"displacy-arrowhead sl-{color}", "d": head, "fill": plain}
-        name = "displacy-arrow sl-crossing" if crosses else "displacy-arrow"
-        # The halo makes both arcs easy to follow at a crossing.
-        return element("path", halo) + element(
-            "g",
-            {"class": name, "opacity": opacity(arc.probability, arc.set_apart, arc.shared)},
-            element("title", {}, text(_said(arc, words))),
-            element("path", line),
-            element("path", point),
-        )
+        return sorted(columns.port(self, word, arc) for word in ends_of(self.arcs[arc]))
 
 
 class _Columns:
@@ -316,7 +257,7 @@ class _Columns:
         for side in sides:
             for i in side.ending[word]:
                 arc = side.arcs[i]
-                other = _ends(arc)[0]
+                other = ends_of(arc)[0]
                 begin = self.centers[other] + self._shift(side, other, i)
                 width = text_width(arc.label, LABEL) + 2 * CLEAR
                 yield begin + width - self._shift(side, word, i)
@@ -338,81 +279,8 @@ class _Columns:
         return begin, end
 
 
-def _ends(arc: DrawnArc) -> tuple[int, int]:
-    assert arc.head is not None
-    return min(arc.head, arc.modifier), max(arc.head, arc.modifier)
-
-
-def _words(arc: DrawnArc) -> tuple[int, ...]:
-    """Return the modifier of an arc and its head, if the head is a word."""
-    return (arc.modifier,) if arc.head is None else (arc.head, arc.modifier)
-
-
-def _root_label(arc: DrawnArc) -> str:
-    return "root" if arc.shared else f"root {arc.label}".strip()
-
-
-def _path(left: float, right: float, base: float, turn: float, up: int) -> str:
-    corner = min(CORNER, (right - left) / 2, abs(turn - base))
-    a, b, y, t, c = (number(float(v)) for v in (left, right, base, turn, turn - up * corner))
-    inner, outer = number(left + corner), number(right - corner)
-    return f"M{a},{y}V{c}Q{a},{t} {inner},{t}H{outer}Q{b},{t} {b},{c}V{y}"
-
-
-def _shown(arc: DrawnArc) -> bool:
-    return bool(arc.label) and not arc.shared
-
-
-def _clear(left: float, right: float, half: float, lines: Sequence[float]) -> float:
-    """Return the position of the middle of a label.
-
-    It is the position nearest to the middle of the label's line at which no other line crosses the
-    label. It is the middle of the line if there is no such position.
-
-    Args:
-        left, right: Ends of the line of the label.
-        half: Half the width of the label.
-        lines: Positions of the other lines.
-    """
-    middle, reach = (left + right) / 2, half + CLEAR
-    places = [middle, *(x + side * reach for x in lines for side in (-1, 1))]
-    fits = [
-        place
-        for place in places
-        if left + half <= place <= right - half
-        and all(abs(place - x) >= reach - 1e-6 for x in lines)
-    ]
-    return min(fits, key=lambda place: abs(place - middle), default=middle)
-
-
-def _label(label: str, x: float, turn: float, up: int, soft: bool) -> str:
-    """Return the markup of a label.
-
-    Args:
-        turn: Height of the line of the label.
-        up: −1 if the label is above the line, 1 if it is below.
-    """
-    if not label:
-        return ""
-    attributes = {
-        "class": "displacy-label sl-number sl-soft" if soft else "displacy-label sl-number",
-        "x": x,
-        "y": turn - CLEAR if up < 0 else turn + LABEL + 1,
-        "font-size": LABEL,
-        "text-anchor": "middle",
-        "direction": "ltr",
-    }
-    return element("text", attributes, text(label))
-
-
-def _said(arc: DrawnArc, words: Sequence[str]) -> str:
-    head = "root" if arc.head is None else shortened(words[arc.head])
-    label = f" ({visible(arc.label)})" if arc.label else ""
-    return f"{head} → {shortened(words[arc.modifier])}{label}"
-
-
 def _description(words: Sequence[str], arcs: Sequence[DrawnArc], below: Sequence[DrawnArc]) -> str:
-    said = [_said(arc, words) for arc in arcs[:DESCRIBED]]
+    said = [said_of_arc(arc, words) for arc in arcs[:DESCRIBED]]
     more = f"; and {len(arcs) - DESCRIBED} more" if len(arcs) > DESCRIBED else ""
     size, drawn = number_of(len(words), "word"), number_of(len(arcs), "arc")
     text = f"{size}, {drawn} from head to modifier: {'; '.join(said)}{more}."

@@ -15,13 +15,8 @@ from thinc.api import Config
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401 (adds the commands)
-from spacy_latent.cli.config_errors import (
-    errors_with_blocks,
-    unknown_names,
-    unknown_settings,
-    unread_overrides,
-    unread_settings,
-)
+from spacy_latent.cli.config_errors import errors_with_blocks, unknown_names
+from spacy_latent.cli.config_settings import unknown_settings, unread_overrides, unread_settings
 from spacy_latent.cli.debug import gradients, initialize
 from spacy_latent.cli.pipelines import load
 from spacy_latent.errors import IncompatiblePair, LatentError

@@ -25,7 +25,8 @@ from spacy_latent.corpora.incomplete import (
 )
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.evaluation.mistakes import find_traps
-from spacy_latent.pipeline.entity_evidence import EvidenceSettings, EvidenceSurvey
+from spacy_latent.pipeline.entity_evidence import EvidenceSettings
+from spacy_latent.pipeline.evidence_survey import EvidenceSurvey
 
 VOCAB = spacy.blank("xx").vocab
 

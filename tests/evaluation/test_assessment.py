@@ -15,7 +15,7 @@ from spacy.training import Example
 
 from spacy_latent.analysis.figures import plain
 from spacy_latent.errors import LatentError
-from spacy_latent.evaluation import assessment as module_of_assess
+from spacy_latent.evaluation import assessment_run
 from spacy_latent.evaluation.assessment import Assessment, assess
 from spacy_latent.models.inspection import latent_models, latent_module
 from spacy_latent.pipeline import batches
@@ -250,7 +250,7 @@ def test_docs_are_embedded_once_where_there_is_room(
         return own(model, docs, is_train)
 
     monkeypatch.setattr(embedder, "_func", counting)
-    monkeypatch.setattr(module_of_assess, "VECTORS", room)
+    monkeypatch.setattr(assessment_run, "VECTORS", room)
     assert plain(assess(tree, corpus).figures) == expected
     # Without memory for vectors, once more for each of five draws and for the best structures.
     assert len(read) == len(corpus) * (1 if room else 7)

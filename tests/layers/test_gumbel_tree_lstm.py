@@ -10,7 +10,7 @@ from spacy_latent.errors import LatentError
 from spacy_latent.layers import gumbel_tree_lstm
 from spacy_latent.layers.bilstm import build_bilstm_v1
 from spacy_latent.layers.gumbel_tree_lstm import build_gumbel_tree_lstm_v1
-from spacy_latent.layers.latent_layer import LatentModule
+from spacy_latent.layers.latent_module import LatentModule
 from tests.layers.plain_tree_lstm import leaf, merge
 
 LENGTHS = torch.tensor([6, 1, 2, 4, 0])

@@ -18,8 +18,9 @@ from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.marginals import Marginals
 from spacy_latent.estimators.noise import draw_noise
 from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
+from spacy_latent.layers.given_structures import encode_given
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
-from spacy_latent.layers.latent_layer import LatentLayer, encode_given
+from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.models.latent_tok2vec import latent_layer, run
 from spacy_latent.models.supervision import Supervision, gold_structures, supervise
 from spacy_latent.structures.fenchel_young import structured_loss

@@ -15,11 +15,12 @@ from spacy.tokens import Doc
 
 from spacy_latent.errors import LatentError
 from spacy_latent.visualize import render, render_svg
+from spacy_latent.visualize.arcs_svg import DrawnArc
 from spacy_latent.visualize.displacy_drawing import make_drawings
 from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.nesting import crossing, levels
 from spacy_latent.visualize.text_size import text_width
-from spacy_latent.visualize.tree_svg import DrawnArc, draw_tree
+from spacy_latent.visualize.tree_svg import draw_tree
 from tests.visualize.structures import annotated
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -1,0 +1,116 @@
+"""Drawings of structures in the formats of displaCy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from spacy.tokens import Doc
+
+from spacy_latent.annotations.span_structure import Arc, Bracket, Dependency, Item, SpanStructure
+from spacy_latent.errors import LatentError
+from spacy_latent.kinds import find_kind, known_kinds
+
+# displaCy escapes only the text of a word. Other strings are numbers and escaped names of labels.
+DisplacyInput = dict[str, object]
+# The displaCy style for the parts of each accessor. displaCy cannot draw other parts.
+DISPLACY_STYLES = {"arcs": "dep", "items": "ent", "tags": "span", "brackets": "span"}
+
+
+def draw_arcs(doc: Doc, span: SpanStructure, arcs: Sequence[Arc | Dependency]) -> DisplacyInput:
+    """Return the drawing of a tree for the style "dep"."""
+    roots = {arc.modifier for arc in arcs if arc.head is None}
+    words = [
+        {"text": _visible(token.text), "tag": "root" if token.i in roots else ""}
+        for token in doc[span.start : span.end]
+    ]
+    drawn = [
+        {
+            "start": min(arc.head, arc.modifier) - span.start,
+            "end": max(arc.head, arc.modifier) - span.start,
+            "label": _arc_label(arc),
+            "dir": "left" if arc.modifier < arc.head else "right",
+        }
+        for arc in arcs
+        if arc.head is not None and arc.head != arc.modifier
+    ]
+    return {"words": words, "arcs": drawn}
+
+
+def draw_items(doc: Doc, span: SpanStructure, items: Sequence[Item]) -> DisplacyInput:
+    """Return the drawing of chosen tokens for the style "ent"."""
+    tokens = doc[span.start : span.end]
+    begin = tokens.start_char
+    entities = []
+    for item in items:
+        token = doc[item.token]
+        place = {"start": token.idx - begin, "end": token.idx + len(token) - begin}
+        entities.append({**place, "label": _label(span, item.probability)})
+    return {"text": tokens.text, "ents": entities}
+
+
+def draw_brackets(doc: Doc, span: SpanStructure, brackets: Sequence[Bracket]) -> DisplacyInput:
+    """Return the drawing of spans or segments for the style "span"."""
+    drawn = [
+        (b.start - span.start, b.end - span.start, _label(span, b.probability, b.label))
+        for b in brackets
+        if b.label is not None or b.end > b.start + 1
+    ]
+    return _draw_spans(doc, span, drawn)
+
+
+def draw_tags(
+    doc: Doc, span: SpanStructure, tags: Sequence[tuple[tuple[int, ...], float | None]]
+) -> DisplacyInput:
+    """Return the drawing of tags, (token, tag) with their probabilities, for the style "span"."""
+    return _draw_spans(doc, span, [(i, i + 1, _label(span, p, tag)) for (i, tag), p in tags])
+
+
+def _draw_spans(
+    doc: Doc, span: SpanStructure, drawn: Sequence[tuple[int, int, str]]
+) -> DisplacyInput:
+    return {
+        "tokens": [_visible(token.text) for token in doc[span.start : span.end]],
+        "spans": [
+            {"start_token": start, "end_token": end, "label": label} for start, end, label in drawn
+        ],
+    }
+
+
+def style_of(span: SpanStructure) -> str:
+    """Return the style in which displaCy draws a structure."""
+    style = _style_of_accessors(find_kind(span.kind).accessors)
+    if not style:
+        drawn = [kind.name for kind in known_kinds() if _style_of_accessors(kind.accessors)]
+        raise LatentError(
+            f"displaCy has no drawing of {span.structure}: its kind is {span.kind!r}, and drawings "
+            f"are of {', '.join(drawn)}. It is in doc._.latent[...].spans[i].decoded."
+        )
+    return style
+
+
+def _style_of_accessors(accessors: Sequence[str]) -> str:
+    """Return the displaCy style for these accessors, or "" if displaCy can draw none of them."""
+    return next((DISPLACY_STYLES[name] for name in accessors if name in DISPLACY_STYLES), "")
+
+
+def _label(span: SpanStructure, probability: float | None, label: int | None = None) -> str:
+    shown = []
+    if label is not None:
+        # displaCy does not escape labels.
+        shown.append(str(label) if span.labels is None else escape(span.labels[label]))
+    if probability is not None:
+        shown.append(f"{probability:.2f}")
+    return " ".join(shown)
+
+
+def _arc_label(arc: Arc | Dependency) -> str:
+    shown = [escape(arc.label)] if isinstance(arc, Dependency) else []
+    if arc.probability is not None:
+        shown.append(f"{arc.probability:.2f}")
+    return " ".join(shown)
+
+
+def _visible(text: str) -> str:
+    """Return the text, or a visible sign for white space, which displaCy would not draw."""
+    return text if text.strip() else "␣"

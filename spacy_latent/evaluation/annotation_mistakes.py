@@ -1,0 +1,105 @@
+"""Mistakes in the annotation of the training texts, and in settings that concern it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+
+from spacy.language import Language
+from spacy.training import Example
+
+from spacy_latent.analysis.reference_check import is_annotated
+from spacy_latent.annotations import annotated_labels, rejected_key
+from spacy_latent.errors import number_of
+from spacy_latent.pipeline.diagnostic import Diagnostic, note, warning
+from spacy_latent.pipeline.entity_evidence import EvidenceSettings
+from spacy_latent.pipeline.evidence_survey import EvidenceSurvey, lost_by_augmenter
+from spacy_latent.pipeline.training_settings import training_reader
+
+# Prefix of the names, in any version, of the reader that keeps rejected spans.
+LABELLED_CORPORA = "spacy-latent.LabelledCorpora."
+
+
+def about_missing_labels(
+    nlp: Language, examples: Sequence[Example], frozen: Container[str]
+) -> Iterable[Diagnostic]:
+    """Yield diagnostics about components that no example gives a label."""
+    from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
+    from spacy_latent.pipeline.tree_spancat import TreeSpanCategorizer
+
+    for name, pipe in nlp.pipeline:
+        if not isinstance(pipe, (CrfEntityRecognizer, TreeSpanCategorizer)):
+            continue
+        if not examples or name in frozen:
+            continue
+        annotated = pipe.cfg.get("evidence") or any(
+            is_annotated(nlp, name, one.reference)
+            or pipe.cfg.get("incorrect_spans_key") in list(one.reference.spans)
+            for one in examples
+        )
+        if not pipe.labels or not annotated:
+            yield warning(
+                "no-labels",
+                f"{name}: there is no example of what it finds in "
+                f"{number_of(len(examples), 'training text')}, so it learned nothing here. Give "
+                "annotated texts (--corpus), or more of them (--examples).",
+            )
+
+
+def about_rejected_spans(
+    nlp: Language, examples: Sequence[Example], frozen: Container[str]
+) -> Iterable[Diagnostic]:
+    """Yield diagnostics about groups of rejected spans that no component learns from.
+
+    The groups are those of the examples, and of the reader in the config, since texts with rejected
+    spans may come late in a corpus.
+    """
+    reader = training_reader(nlp)
+    keys = {rejected_key(example.reference) for example in examples}
+    if str(reader.get("@readers")).startswith(LABELLED_CORPORA):
+        blocks = reader.get("corpora") or {}
+        keys |= {one.get("incorrect_spans_key") for one in blocks.values() if isinstance(one, dict)}
+    learning = [pipe for name, pipe in nlp.pipeline if name not in frozen]
+    known = {getattr(pipe, "cfg", {}).get("incorrect_spans_key") for pipe in learning}
+    for key in sorted(str(key) for key in keys - known - {None}):
+        yield warning(
+            "rejected-spans",
+            f"The training corpus keeps rejected spans in doc.spans[{key!r}], and no component "
+            f"that is trained reads them. Set incorrect_spans_key = {key!r} in the block of "
+            "the component; of one with a source, in the config of that pipeline.",
+        )
+
+
+# Scorers that ignore entities and spans with labels for which a text was not annotated.
+OF_LABEL_SETS = ("spacy-latent.label_set_scorer.", "spacy-latent.entity_scorer.")
+
+
+def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Iterable[Diagnostic]:
+    """Yield diagnostics about incomplete annotation of entities and nested spans."""
+    from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
+    from spacy_latent.pipeline.tree_spancat import TreeSpanCategorizer
+
+    asked = any(annotated_labels(example.reference) is not None for example in examples)
+    lost = lost_by_augmenter(nlp, examples)
+    for name, pipe in nlp.pipeline:
+        if isinstance(pipe, CrfEntityRecognizer):
+            settings = EvidenceSettings.of_block(name, pipe.cfg["evidence"])
+            advice = "Further texts may have some: --examples reads more."
+            for doubt in EvidenceSurvey.of(examples, settings).doubts(advice):
+                yield warning("entity-evidence", f"{name}: {doubt}")
+            found, expected = "entities", "spacy-latent.label_set_scorer.v1"
+        elif isinstance(pipe, TreeSpanCategorizer):
+            found = "spans"
+            expected = f"spacy-latent.label_set_scorer.v1 with spans_key = {pipe.key!r}"
+        else:
+            continue
+        if lost:
+            yield warning("augmented-evidence", f"{name}: {lost}")
+        block = nlp.config["components"].get(name, {}).get("scorer") or {}
+        scorer = str(block.get("@scorers"))
+        if asked and not scorer.startswith(OF_LABEL_SETS):
+            yield note(
+                "label-sets",
+                f"{name}: training texts were annotated for some labels alone. Where those that it "
+                f"is judged by are so too, the scorer {scorer} counts {found} of other labels as "
+                f"wrong: set {expected}, or take texts that are annotated for all.",
+            )

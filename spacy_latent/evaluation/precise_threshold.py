@@ -1,0 +1,158 @@
+"""Thresholds of confidence at which predictions have a precision."""
+
+from __future__ import annotations
+
+from numbers import Real
+
+from spacy_latent.analysis.calibration import (
+    FEW,
+    NOTHING_OUTSIDE,
+    JudgedEntities,
+    ThresholdResult,
+    apply_threshold,
+    in_digits,
+    in_words,
+    keeps_few,
+    most_precise,
+    precisions,
+    threshold_for,
+)
+from spacy_latent.analysis.precision_bound import (
+    LEAST_TEXTS,
+    PromisedThreshold,
+    bound_of_all,
+    lower_bound,
+    needed,
+    promised_threshold,
+    tests_of,
+)
+from spacy_latent.errors import LatentError, number_of, plural
+
+
+def check_precision(name: str, precision: object, point_estimate: bool) -> None:
+    """Raise LatentError unless a precision is above 0 and below 1.
+
+    Args:
+        name: name of the option or argument, for the message.
+        point_estimate: whether the precision is of the calibration texts alone. Then it may be 1.
+    """
+    if is_number(precision):
+        share = float(precision)  # type: ignore[arg-type]
+        if 0 < share < 1 or (point_estimate and share == 1):
+            return
+    expected = ", or 1" if point_estimate else ", since no texts promise more"
+    raise LatentError(
+        f"{name} is {precision!r}; expected a number above 0 and below 1{expected}. Write 0.97 for "
+        "97 %."
+    )
+
+
+def precise_threshold(
+    found: JudgedEntities, precision: float, *, confidence: float | None = 0.9, few: bool = False
+) -> ThresholdResult:
+    """Return the lowest threshold at which predictions have a precision.
+
+    The other arguments, the result and the errors are those of
+    :func:`spacy_latent.evaluation.entity_calibration.set_precision`.
+
+    Args:
+        found: predictions of the calibration texts with their calibrated probabilities.
+    """
+    check_precision("The precision", precision, point_estimate=confidence is None)
+    if confidence is not None and not (is_number(confidence) and 0 < confidence < 1):
+        raise LatentError(
+            f"The confidence is {confidence!r}; expected a number between 0 and 1, or "
+            "None for a point estimate."
+        )
+    if not found.outside_known:
+        raise LatentError(f"There is no min_confidence for a precision. {NOTHING_OUTSIDE}")
+    if confidence is None:
+        return _point_estimate(found, precision, few)
+    return _promised(found, precision, confidence, few)
+
+
+def _promised(
+    found: JudgedEntities, precision: float, confidence: float, few: bool
+) -> PromisedThreshold:
+    least = promised_threshold(found, precision, confidence, few)
+    if least is not None:
+        return least
+    tested = tests_of(found, precision, confidence, few)
+    text = "document" if found.by_document else "text"
+    count, enough = len(found.probabilities), needed(precision, confidence)
+    reason = (
+        f"There are {number_of(count, found.noun)}; it takes at least {enough}, all of them right."
+    )
+    if tested:
+        highest = tested[0]
+        bound = lower_bound(highest.right, highest.count, confidence)
+        kept = in_words(apply_threshold(found, highest.threshold), found, "the calibration texts")
+        reason = (
+            f"The highest threshold that keeps enough, {in_digits(highest.threshold)}, keeps "
+            f"{kept}. The lower bound of their precision on other text is {100 * bound:.1f} %."
+        )
+        if (everything := bound_of_all(found, confidence)) >= precision:
+            reason += (
+                f" That of all {plural(found.noun)} together is {100 * everything:.1f} %: without "
+                "a threshold they have the precision. The test begins at the highest confidences, "
+                "of which fewer are right."
+            )
+        elif not few:
+            reason += (
+                f" {enough} would do if all were right, and the test begins with twice as many. "
+                "With --few, in Python few=True, it begins with as many as would do. Decide that "
+                "before figures are seen: give it with other calibration texts."
+            )
+    elif found.texts and len(set(found.texts)) < min(LEAST_TEXTS, count):
+        reason = (
+            f"All {number_of(count, found.noun)} are of {number_of(len(set(found.texts)), text)}, "
+            f"and it takes at least {LEAST_TEXTS}. Predictions of one {text} are often right or "
+            "wrong together, and so few do not tell how often."
+        )
+    elif not few and count >= enough:
+        reason += f" Without --few it also takes {FEW}, and one in ten."
+    raise LatentError(
+        f"The texts do not support a precision of {precision} with a confidence of {confidence}. "
+        f"{reason} Ask for a lower precision or confidence, or calibrate on more annotated text. "
+        "For a point estimate, which holds on these texts and promises nothing of others, give "
+        "--point-estimate, in Python confidence=None."
+    )
+
+
+def _point_estimate(found: JudgedEntities, precision: float, few: bool) -> ThresholdResult:
+    least = threshold_for(found, precision)
+    if least is None:
+        thresholds, reached = precisions(found)
+        reason = f"There are no {plural(found.noun)}."
+        if len(thresholds):
+            best = apply_threshold(found, float(thresholds[reached.argmax()]))
+            reason = (
+                f"The highest is {best.precision:.3f}, of the {number_of(best.kept, found.noun)} "
+                f"with a confidence of {in_digits(best.threshold)} or more."
+            )
+        raise LatentError(
+            f"At no confidence the precision is {precision}. {reason} Ask for a lower precision, "
+            "or calibrate on more annotated text."
+        )
+    if least.threshold and keeps_few(least, found) and not few:
+        enough = most_precise(found)
+        reason = f"No threshold keeps {FEW} of them. "
+        if enough is not None:
+            reason = (
+                "The highest precision of a threshold that keeps more is "
+                f"{enough.precision:.3f}, of {enough.kept} with a confidence of "
+                f"{in_digits(enough.threshold)} or more. "
+            )
+        raise LatentError(
+            f"A threshold of {in_digits(least.threshold)}, for a precision of "
+            f"{precision}, would keep "
+            f"{in_words(least, found, 'the calibration texts')}. Fewer than "
+            f"{FEW}, or than one in ten, do not tell the precision, and hardly any are "
+            f"left. {reason}Ask for a lower precision or for none, or calibrate on "
+            "more annotated text. To set it all the same, give --few, in Python few=True."
+        )
+    return least
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

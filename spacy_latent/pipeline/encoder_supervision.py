@@ -1,0 +1,93 @@
+"""Supervision of a ``latent_encoder``, which learns from gold structures."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from spacy.training import Example
+from thinc.types import Floats2d
+
+from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning
+
+if TYPE_CHECKING:
+    from spacy_latent.layers.latent_module import LatentModule
+
+
+def check_supervision(name: str, cfg: Mapping[str, Any]) -> None:
+    """Raise LatentError for settings that are invalid with any model."""
+    from spacy_latent.structures.fenchel_young import check_loss_settings
+
+    if not 0 <= cfg["supervision"] < math.inf:
+        raise LatentError(f"{name}: supervision is {cfg['supervision']}; expected a number >= 0.")
+    of_loss = [cfg[f"supervision_{key}"] for key in ("loss", "margin", "noise", "samples")]
+    check_loss_settings(name, *of_loss)
+    if cfg["teacher_forcing"] and not cfg["supervision"]:
+        raise LatentError(
+            f"{name}: teacher_forcing needs gold structures. Set supervision above 0."
+        )
+
+
+def refuse_supervision(name: str, layer: LatentModule, loss: str) -> None:
+    """Raise LatentError for a layer that cannot learn from gold structures with this loss."""
+    from spacy_latent.structures.fenchel_young import check_loss
+
+    structure = layer.structure
+    stages = [*(stage for _, stage in layer.estimator.stages), layer.estimator]
+    blind = [stage for stage in stages if not stage.uses_scores]
+    if blind:
+        raise IncompatiblePair(
+            f"{name} with supervision",
+            blind[0].name,
+            "supervision teaches the scorer, and this estimator does not use its scores",
+            "supervision = 0.0, or an estimator that draws structures from the scores",
+        )
+    for each in (*(stage for _, stage in structure.stages), structure):
+        check_loss(each, loss)
+
+
+def begin_supervised_update(
+    pipe: Any, examples: list[Example], losses: dict[str, float]
+) -> tuple[list[Floats2d], Callable]:
+    """Compute the vectors of a batch and the loss of its gold structures, which enters ``losses``.
+
+    Returns:
+        The vectors of each doc, and the callback for their gradients.
+    """
+    from spacy_latent.models.latent_tok2vec import latent_layer, run
+    from spacy_latent.models.supervision import Supervision, gold_structures
+
+    name, cfg = pipe.name, pipe.cfg
+    structure = latent_layer(pipe.model).structure
+    made: list[Supervision] = []
+
+    def supervision(spans: list[list[tuple[int, ...]]]) -> Supervision:
+        gold = gold_structures(examples, spans, name, structure)
+        made.append(
+            Supervision(
+                gold,
+                weight=cfg["supervision"],
+                teacher_forcing=cfg["teacher_forcing"],
+                loss=cfg["supervision_loss"],
+                margin=cfg["supervision_margin"],
+                noise=cfg["supervision_noise"],
+                num_samples=cfg["supervision_samples"],
+            )
+        )
+        return made[0]
+
+    docs = [example.predicted for example in examples]
+    batch, backprop = run(pipe.model, docs, is_train=True, supervision=supervision)
+    key = f"{name}_supervision"
+    losses[key] = losses.get(key, 0.0) + sum(one.mean for one in made)
+    # spaCy's logger shows no losses but those under the names of components.
+    losses[name] += sum(one.weight * one.mean for one in made)
+    if any(one.left_out for one in made):
+        warnings.warn(
+            f"{name}: some gold structures are none of {structure!r} and do not count.",
+            LatentWarning,
+            stacklevel=4,
+        )
+    return batch.vectors, backprop
