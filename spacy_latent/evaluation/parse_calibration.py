@@ -60,7 +60,6 @@ from spacy_latent.evaluation.calibration_fit import (
 from spacy_latent.evaluation.precise_threshold import precise_threshold
 from spacy_latent.pipeline.learnt_calibration import (
     LEAST_TREE,
-    EntityCalibration,
     ParseCalibration,
     confidence_of,
     parse_components,
@@ -464,9 +463,7 @@ def _fit_confidences(
     gain = gain_of(surprise(apart.probabilities, own.right), surprise(mapped, own.right), own.texts)
     before = table.judged(ARC, own.said[:, UNCHANGED], own.right)
     if not sure.changes_odds or not (gain.is_sure or confidence):
-        none = EntityCalibration()
-        after = documents.group(warm)
-        return FittedMap(gain, before, after, by_fold, none.slope, none.shift, losses=losses)
+        return FittedMap(gain, before, documents.group(warm), by_fold, 1.0, 0.0, losses=losses)
     pairs = zip(warm.probabilities, warm.labels)
     after = replace(warm, probabilities=[sure.confidence(*pair) for pair in pairs])
     crossed = replace(apart, probabilities=mapped.tolist())

@@ -33,14 +33,18 @@ from tests.pipeline.test_latent_parser import PARSED, parsed, pipeline
 TEXT = "The old dog left"
 
 
-@pytest.fixture(scope="module")
-def plain() -> bytes:
+def trained(updates: int) -> Language:
     fix_random_seed(0)
     nlp = pipeline(annotate="probabilities")
     optimizer = nlp.initialize(lambda: parsed(nlp))
-    for _ in range(40):
+    for _ in range(updates):
         nlp.update(parsed(nlp), sgd=optimizer)
-    return nlp.to_bytes()
+    return nlp
+
+
+@pytest.fixture(scope="module")
+def plain() -> bytes:
+    return trained(40).to_bytes()
 
 
 @pytest.fixture
@@ -253,18 +257,14 @@ def random_texts(nlp: Language, calibration: ParseCalibration) -> list[Example]:
 
 
 def test_labels_that_were_added_since_training_count_as_little_as_in_a_parse() -> None:
-    fix_random_seed(0)
-    nlp = pipeline(annotate="probabilities")
-    optimizer = nlp.initialize(lambda: parsed(nlp))
-    for _ in range(6):
-        nlp.update(parsed(nlp), sgd=optimizer)
+    nlp = trained(6)
     pipe: Any = nlp.get_pipe("latent_parser")
     for i in range(20):
         pipe.add_label(f"new{i}")
-    trained = measure(nlp, doubtful(nlp))["labelled arc"]
+    as_trained = measure(nlp, doubtful(nlp))["labelled arc"]
     found = calibrate(nlp, doubtful(nlp)).labelled.before
-    assert found.probabilities == pytest.approx(trained.probabilities, abs=1e-5)
-    assert found.labels == trained.labels
+    assert found.probabilities == pytest.approx(as_trained.probabilities, abs=1e-5)
+    assert found.labels == as_trained.labels
 
 
 def test_the_threshold_of_annotation_does_not_change_what_is_measured(nlp: Language) -> None:
