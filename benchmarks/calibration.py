@@ -2,9 +2,10 @@
 
     python -m benchmarks calibration BC5CDR training/bc5cdr_crf/model-best corpus/bc5cdr/dev.spacy
 
-If a pipeline has a latent_parser, arcs and labelled arcs are measured; if it has a tree_spancat,
-spans; else entities. Halves are alternating blocks of ten texts, so that most sentences of an
-abstract or a thread are in one of them. The results are a line of PATH, which is in the repository.
+With ``--test TEST`` all texts calibrate, and those of TEST are measured. If a pipeline has a
+latent_parser, arcs and labelled arcs are measured; if it has a tree_spancat, spans; else entities.
+Halves are alternating blocks of ten texts, so that most sentences of an abstract or a thread are in
+one of them. The results are a line of PATH, which is in the repository.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,35 @@ def halves(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
     return found
 
 
+@dataclass(frozen=True)
+class Trial:
+    """Texts to calibrate on and texts to measure, read anew for each use.
+
+    A doc that was processed is none to predict on.
+    """
+
+    title: str
+    corpora: tuple[Path, Path]
+    halves: tuple[int | None, int | None] = (None, None)
+
+    def fitted(self, nlp: Language) -> list[Example]:
+        return self._read(nlp, 0)
+
+    def measured(self, nlp: Language) -> list[Example]:
+        return self._read(nlp, 1)
+
+    def _read(self, nlp: Language, place: int) -> list[Example]:
+        examples, half = examples_for(nlp, self.corpora[place]), self.halves[place]
+        return examples if half is None else halves(examples)[half]
+
+
+def trials(corpus: Path, test: Path | None = None) -> list[Trial]:
+    """Return one trial for each half of a corpus, or one for all of it and another corpus."""
+    if test is not None:
+        return [Trial("all on the test set", (corpus, test))]
+    return [Trial(title, (corpus, corpus), (i, 1 - i)) for i, title in enumerate(HALVES)]
+
+
 def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
 
@@ -80,53 +111,49 @@ def figures(before: JudgedEntities, after: JudgedEntities) -> dict[str, Any]:
     }
 
 
-def measured(nlp: Language, corpus: Path, coverage: float, biases: bool) -> dict[str, Any]:
-    """:func:`figures` of each of HALVES, and of both of them together; with what was fitted."""
+def measured(
+    nlp: Language, of: Sequence[Trial], coverage: float, biases: bool
+) -> dict[str, dict[str, Any]]:
+    """Return :func:`figures` and the calibration of each trial, and of several together."""
     spans = span_components(nlp)
     component: Any = nlp.get_pipe(spans[0] if spans else "crf_ner")
     own: Any = span_calibration if spans else entity_calibration
     options: dict[str, Any] = {} if spans else {"coverage": coverage, "biases": biases}
     rows: dict[str, Any] = {}
     both = JudgedEntities(), JudgedEntities()
-    for number, title in enumerate(HALVES):
-        # Made anew: what was processed is none to predict on.
-        fitted, raw, further = (
-            halves(examples_for(nlp, corpus))[place] for place in (number, 1 - number, 1 - number)
-        )
+    for trial in of:
         component.calibration = None
-        before = own.measure(nlp, raw).entities
-        made = own.calibrate(nlp, fitted, **options).calibration.to_dict()
-        after = own.measure(nlp, further)
+        before = own.measure(nlp, trial.measured(nlp)).entities
+        made = own.calibrate(nlp, trial.fitted(nlp), **options).calibration.to_dict()
+        after = own.measure(nlp, trial.measured(nlp))
         for whole, part in zip(both, (before, after.entities)):
             whole.probabilities += part.probabilities
             whole.correct += part.correct
             whole.labels += part.labels
             whole.gold += part.gold
-        rows[title] = {
+        rows[trial.title] = {
             **figures(before, after.entities),
             "covered": known(after.covered[0]) if after.covered else None,
             "set_size": known(after.set_size),
             "calibration": made,
         }
-    rows["both"] = figures(*both)
+    if len(of) > 1:
+        rows["both"] = figures(*both)
     return rows
 
 
-def measured_parses(nlp: Language, corpus: Path) -> dict[str, Any]:
+def measured_parses(nlp: Language, of: Sequence[Trial]) -> dict[str, Any]:
     """Return the result of :func:`measured` for the arcs and the labelled arcs of a parser."""
     (name,) = parse_components(nlp)
     component: Any = nlp.get_pipe(name)
     rows: dict[str, Any] = {}
-    for number, title in enumerate(HALVES):
-        fitted, raw, further = (
-            halves(examples_for(nlp, corpus))[place] for place in (number, 1 - number, 1 - number)
-        )
+    for trial in of:
         component.calibration = None
-        before = parse_calibration.measure(nlp, raw)
-        made = parse_calibration.calibrate(nlp, fitted).calibration.to_dict()
-        after = parse_calibration.measure(nlp, further)
+        before = parse_calibration.measure(nlp, trial.measured(nlp))
+        made = parse_calibration.calibrate(nlp, trial.fitted(nlp)).calibration.to_dict()
+        after = parse_calibration.measure(nlp, trial.measured(nlp))
         for noun, judged in after.items():
-            rows[f"{title}: {noun}s"] = {**figures(before[noun], judged), "calibration": made}
+            rows[f"{trial.title}: {noun}s"] = {**figures(before[noun], judged), "calibration": made}
     return rows
 
 
@@ -167,6 +194,7 @@ def main() -> None:
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--coverage", type=float, default=0.9)
     parser.add_argument("--biases", action="store_true")
+    parser.add_argument("--test", type=Path, help="corpus to measure; CORPUS then calibrates")
     given = parser.parse_args()
     torch.set_num_threads(1)
     nlp = spacy.load(given.model)
@@ -174,9 +202,9 @@ def main() -> None:
     spans = span_components(nlp)
     name = (parsers + spans + ["crf_ner"])[0]
     if parsers:
-        rows = measured_parses(nlp, given.corpus)
+        rows = measured_parses(nlp, trials(given.corpus, given.test))
     else:
-        rows = measured(nlp, given.corpus, given.coverage, given.biases)
+        rows = measured(nlp, trials(given.corpus, given.test), given.coverage, given.biases)
     found = {
         "corpus": given.title,
         "model": nlp.config["components"][name]["model"]["@architectures"],

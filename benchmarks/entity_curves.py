@@ -1,4 +1,4 @@
-"""Learning curves of ``crf_ner`` and of spaCy's ``ner``, and the cost of a step with many labels.
+"""Learning curves of ``crf_ner`` and of spaCy's ``ner``, and what many labels cost.
 
     python -m benchmarks entity_curves WNUT-17=corpus/ner BC5CDR=corpus/bc5cdr UNER=corpus/uner
     python -m benchmarks entity_curves WNUT-17=corpus/ner --seeds    # no run, the table alone
@@ -20,6 +20,7 @@ import json
 import random
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from statistics import mean, median, stdev
@@ -34,6 +35,7 @@ from spacy.training.batchers import minibatch_by_words
 from spacy.util import fix_random_seed, registry
 from thinc.api import Optimizer
 
+from benchmarks.entities import seconds
 from benchmarks.raw_results import RAW, add, read
 from benchmarks.sections import write_section
 from spacy_latent.pipeline.factories import EMBEDDER
@@ -155,32 +157,87 @@ def curve(title: str, folder: Path, seed: int, steps: Sequence[int]) -> dict[str
 
 
 def many_labels(vocab: Any, labels: int, texts: int = 150) -> list[Doc]:
-    """Texts of 10 to 30 random words with entities of one to three."""
+    """Make texts of 10 to 30 random words with entities of one to three.
+
+    The words of entities are others, and say the label, so that a few steps learn to find some.
+    """
     draw, docs = random.Random(0), []
     for _ in range(texts):
         size = draw.randint(10, 30)
-        doc = Doc(vocab, words=[f"w{draw.randint(0, 500)}" for _ in range(size)])
+        words = [f"w{draw.randint(0, 500)}" for _ in range(size)]
         start, entities = draw.randint(0, 3), []
         while start < size - 3:
             end = start + draw.randint(1, 3)
-            entities.append(Span(doc, start, end, label=f"L{draw.randrange(labels)}"))
+            label = f"L{draw.randrange(labels)}"
+            words[start:end] = [f"{label}Name{draw.randrange(3)}" for _ in range(start, end)]
+            entities.append((start, end, label))
             start = end + draw.randint(2, 6)
-        doc.ents = entities
+        doc = Doc(vocab, words=words)
+        doc.ents = [Span(doc, start, end, label=label) for start, end, label in entities]
         docs.append(doc)
     return docs
 
 
-def cost_of_labels(labels: int, rounds: int = 6) -> tuple[float, list[float]]:
-    """The ratio, and the milliseconds of a step of 150 texts of each component."""
+@dataclass(frozen=True)
+class CostOfLabels:
+    """Costs of ``crf_ner`` and ``ner`` with the same labels.
+
+    Attributes:
+        updates: milliseconds of an update of 150 texts, of each component.
+        ratio: median ratio of these.
+        found: entities that each finds in the texts afterwards.
+        words: words a second of ``crf_ner`` in batches of texts, ``ner`` = 1; without and with
+            probabilities.
+        calls: time of a call on one text of ``crf_ner``, ``ner`` = 1; as there.
+    """
+
+    updates: tuple[float, float]
+    ratio: float
+    found: tuple[int, int]
+    words: tuple[float, float]
+    calls: tuple[float, float]
+
+
+def cost_of_labels(labels: int, steps: int = 30, rounds: int = 5) -> CostOfLabels:
+    """Train both components on the same 150 texts, then let them predict these."""
     docs = many_labels(spacy.blank("en").vocab, labels)
     sides = [Side(component, docs, 0) for component in COMPONENTS]
-    for _ in range(rounds):
+    for _ in range(steps):
         for side in sides:
             side.step(docs)
     for side in sides:
         # The first compiles, and makes what the optimizer keeps.
         del side.seconds[0]
-    return ratio(sides), [1000 * min(side.seconds) for side in sides]
+    words = [[token.text for token in doc] for doc in docs]
+    own, other = (side.nlp for side in sides)
+    pipe: Any = own.get_pipe("crf_ner")
+    times: dict[tuple[str, bool], list[float]] = {}
+    # The first round compiles.
+    for turn in range(rounds + 1):
+        for name, nlp in (("map", own), ("probabilities", own), ("ner", other)):
+            if nlp is own:
+                pipe.cfg["annotate"] = name
+            for alone in (False, True):
+                taken = seconds(nlp, words, alone)
+                times.setdefault((name, alone), []).extend([taken] if turn else [])
+    typical = {key: median(values) for key, values in times.items()}
+    batches, calls = (
+        [typical[name, alone] / typical["ner", alone] for name in ("map", "probabilities")]
+        for alone in (False, True)
+    )
+    updates = [1000 * min(side.seconds) for side in sides]
+    found = [sum(len(doc.ents) for doc in nlp.pipe(map(copied, docs))) for nlp in (own, other)]
+    return CostOfLabels(
+        (updates[0], updates[1]),
+        ratio(sides),
+        (found[0], found[1]),
+        (1 / batches[0], 1 / batches[1]),
+        (calls[0], calls[1]),
+    )
+
+
+def copied(doc: Doc) -> Doc:
+    return Doc(doc.vocab, words=[token.text for token in doc])
 
 
 def spread(values: Sequence[float], unit: str) -> str:
@@ -228,16 +285,22 @@ def table_of_curves(rows: Sequence[dict[str, Any]], steps: Sequence[int]) -> lis
 
 
 def table_of_costs(labels: Sequence[int]) -> list[str]:
+    costs = [cost_of_labels(count) for count in labels]
     lines = [
         f"{date.today()}, torch {torch.__version__}, spaCy {spacy.__version__}, one thread. "
-        "Milliseconds of a processor for an update of 150 texts of 10 to 30 words.",
+        "Milliseconds of a processor for an update of 150 texts of 10 to 30 words, and the "
+        "processor time of their prediction: words a second in batches, and the time of a call on "
+        "one text, both with `ner` = 1, without and with probabilities.",
         "",
-        "| labels | crf_ner | ner | ratio |",
-        "|---:|---:|---:|---:|",
+        "| labels | update, crf_ner | ner | ratio | words a second | with probabilities | "
+        "time of a call | with probabilities | entities found, crf_ner | ner |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for count in labels:
-        between, (own, other) = cost_of_labels(count)
-        lines.append(f"| {count} | {own:.0f} | {other:.0f} | {between:.2f} |")
+    for count, cost in zip(labels, costs):
+        (own, other), ratios = cost.updates, (cost.ratio, *cost.words, *cost.calls)
+        cells = [str(count), f"{own:.0f}", f"{other:.0f}", *(f"{one:.2f}" for one in ratios)]
+        cells += map(str, cost.found)
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 

@@ -1,6 +1,10 @@
 """Nested noun phrases: whole subtrees of UD English EWT, labelled by their role.
 
-python -m spacy_latent.corpora.noun_phrases corpus/phrases
+    python -m spacy_latent.corpora.noun_phrases corpus/phrases
+
+Or those of another treebank, from a CoNLL-U file:
+
+    python -m spacy_latent.corpora.noun_phrases corpus/phrases --treebank en_gum-ud-test.conllu
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from spacy_latent.corpora.conllu import read_conllu
 from spacy_latent.corpora.english_web_treebank import SOURCES
 from spacy_latent.corpora.sources import read_source
 from spacy_latent.corpora.standard_streams import run
+from spacy_latent.corpora.text_files import read_text
 from spacy_latent.errors import number_of
 
 KEY = "sc"
@@ -66,11 +71,17 @@ def write_phrases(path: Path, text: str) -> tuple[int, int]:
     return len(found), phrases
 
 
-def main(output: Path, downloads: Path = Path("corpus/downloads")) -> None:
-    """Write train.spacy and dev.spacy to OUTPUT."""
-    for name, source in SOURCES.items():
+def main(
+    output: Path, downloads: Path = Path("corpus/downloads"), treebank: Path | None = None
+) -> None:
+    """Write train.spacy and dev.spacy to OUTPUT, or one file with the name of a TREEBANK."""
+    if treebank is None:
+        texts = {name: read_source(source, downloads) for name, source in SOURCES.items()}
+    else:
+        texts = {treebank.stem: read_text(treebank)}
+    for name, text in texts.items():
         path = output / f"{name}.spacy"
-        sentences, phrases = write_phrases(path, read_source(source, downloads))
+        sentences, phrases = write_phrases(path, text)
         found = number_of(sentences, "sentence"), number_of(phrases, "noun phrase")
         print(f"{path}: {', '.join(found)}")
 

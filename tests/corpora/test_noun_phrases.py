@@ -52,6 +52,11 @@ def test_phrases_are_contiguous_subtrees_with_their_role(tmp_path: Path) -> None
     assert noun_phrases.write_phrases(path, text * 2) == (2, 2 * len(PHRASES))
     for doc in DocBin().from_disk(path).get_docs(spacy.blank("en").vocab):
         assert spans(doc) == PHRASES
+    treebank = tmp_path / "other-ud-test.conllu"
+    treebank.write_text(text, encoding="utf8")
+    noun_phrases.main(tmp_path / "phrases", treebank=treebank)
+    (doc,) = DocBin().from_disk(tmp_path / "phrases/other-ud-test.spacy").get_docs(doc.vocab)
+    assert spans(doc) == PHRASES
 
 
 def test_phrases_hold_others() -> None:

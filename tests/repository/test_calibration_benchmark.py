@@ -21,13 +21,14 @@ def test_both_halves_are_measured_and_what_is_kept_makes_the_table(tmp_path: Pat
         Doc(nlp.vocab, words=["we", "saw", "Oslo"], ents=["O", "O", "B-A" if i % 7 > 1 else "O"])
         for i in range(80)
     ]
-    DocBin(docs=docs).to_disk(tmp_path / "dev.spacy")
+    path = tmp_path / "dev.spacy"
+    DocBin(docs=docs).to_disk(path)
     component = nlp.add_pipe("crf_ner", config={"annotate": "probabilities"})
     examples = [Example(Doc(nlp.vocab, words=[token.text for token in doc]), doc) for doc in docs]
     optimizer = nlp.initialize(lambda: examples)
     for _ in range(10):
         nlp.update(examples, drop=0.0, sgd=optimizer)
-    rows = calibration.measured(nlp, tmp_path / "dev.spacy", coverage=0.5, biases=False)
+    rows = calibration.measured(nlp, calibration.trials(path), coverage=0.5, biases=False)
     rows = json.loads(json.dumps(rows, allow_nan=False))
     first, second, both = rows.values()
     assert both["found"] == first["found"] + second["found"] > 0
@@ -39,6 +40,13 @@ def test_both_halves_are_measured_and_what_is_kept_makes_the_table(tmp_path: Pat
     lines = calibration.table(found)
     assert [line.split(" | ")[0] for line in lines[-3:]] == [f"| {title}" for title in rows]
     assert len({line.count("|") for line in lines[2:]}) == 1
+    # All texts calibrate, and others are measured.
+    few = tmp_path / "test.spacy"
+    DocBin(docs=docs[:20]).to_disk(few)
+    rows = calibration.measured(nlp, calibration.trials(path, few), coverage=0.5, biases=False)
+    (row,) = rows.values()
+    assert row["calibration"]["docs"] == 80
+    assert row["gold"] == sum(len(doc.ents) for doc in docs[:20])
 
 
 def test_figures_are_of_both_and_none_where_there_is_nothing() -> None:
