@@ -19,7 +19,7 @@ from spacy_latent.errors import number_of, plural
 if TYPE_CHECKING:
     from spacy.language import Language
 
-    from spacy_latent.analysis.calibration import JudgedEntities
+    from spacy_latent.analysis.judged_entities import JudgedEntities
     from spacy_latent.cli.calibration_results import EntityResult, ParseResult, Request
     from spacy_latent.evaluation.calibration_fit import Gain
     from spacy_latent.evaluation.entity_calibration import Calibrated, Measured
@@ -200,7 +200,7 @@ def print_held_out(found: Measured) -> None:
 
 
 def print_calibration(found: Calibrated) -> None:
-    from spacy_latent.analysis.calibration import ENOUGH, in_digits
+    from spacy_latent.analysis.thresholds import ENOUGH, in_digits
 
     made, noun = found.calibration, found.after.noun
     several = plural(noun)

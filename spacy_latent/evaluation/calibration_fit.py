@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spacy_latent.analysis.calibration import ENOUGH
+from spacy_latent.analysis.thresholds import ENOUGH
 from spacy_latent.pipeline.learnt_calibration import NEAR, EntityCalibration
 
 if TYPE_CHECKING:
-    from spacy_latent.analysis.calibration import JudgedEntities
     from spacy_latent.analysis.independent_texts import IndependentTexts
+    from spacy_latent.analysis.judged_entities import JudgedEntities
 
 FOLDS = 5
 # Most neighbouring docs that are left out of a fit together.

@@ -38,9 +38,10 @@ from spacy_latent.analysis.arc_calibration import (
     is_sentence,
     judged_arcs,
 )
-from spacy_latent.analysis.calibration import JudgedEntities, ThresholdResult
 from spacy_latent.analysis.independent_texts import IndependentTexts, independent_texts
+from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.analysis.progress import Progress, silent
+from spacy_latent.analysis.thresholds import ThresholdResult
 from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError
 from spacy_latent.evaluation.calibration_examples import Examples, choose_component, examples_up_to

@@ -20,8 +20,8 @@ from spacy.training import Example
 from spacy.util import minibatch
 from thinc.api import xp2torch
 
-from spacy_latent.analysis.calibration import JudgedEntities
 from spacy_latent.analysis.independent_texts import independent_texts
+from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.span_calibration import SET_OF_SPANS, SPAN, SpanJudge
 from spacy_latent.errors import LatentError

@@ -18,8 +18,8 @@ from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
 
 from spacy_latent import annotations, confidence
-from spacy_latent.analysis.calibration import JudgedEntities
 from spacy_latent.analysis.independent_texts import IndependentTexts
+from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.analysis.precision_bound import PromisedThreshold
 from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError, LatentWarning, PartlyAnnotated
