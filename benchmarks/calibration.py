@@ -32,7 +32,7 @@ from spacy_latent.analysis.calibration import (
 from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.analysis.thresholds import apply_threshold
 from spacy_latent.evaluation import entity_calibration, parse_calibration, span_calibration
-from spacy_latent.pipeline.learnt_calibration import parse_components, span_components
+from spacy_latent.pipeline.calibrated_components import parse_components, span_components
 
 PATH = RAW / "calibration.jsonl"
 HALVES = ("first half on second", "second half on first")

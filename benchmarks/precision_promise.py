@@ -48,7 +48,7 @@ from spacy_latent.analysis.thresholds import apply_threshold, threshold_for
 from spacy_latent.errors import plural
 from spacy_latent.evaluation import entity_calibration, parse_calibration, span_calibration
 from spacy_latent.evaluation.calibration_fit import FOLDS, choose_confidence
-from spacy_latent.pipeline.learnt_calibration import parse_components, span_components
+from spacy_latent.pipeline.calibrated_components import parse_components, span_components
 
 PATH = RAW / "precision_promise.jsonl"
 PRECISIONS = (0.8, 0.9, 0.95)

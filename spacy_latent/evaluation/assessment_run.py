@@ -43,17 +43,17 @@ from spacy_latent.evaluation.controls import (
 )
 from spacy_latent.evaluation.references import ComparedLayer, Spans, predicted_heads
 from spacy_latent.kinds import find_kind
+from spacy_latent.pipeline.calibrated_components import (
+    entity_components,
+    parse_components,
+    span_components,
+)
 from spacy_latent.pipeline.inspection import (
     Uncertainties,
     choose_components,
     inspect_pipe,
     latent_components,
     refuse_lost,
-)
-from spacy_latent.pipeline.learnt_calibration import (
-    entity_components,
-    parse_components,
-    span_components,
 )
 
 # Number of random structures over all texts, with at most MOST_DRAWS for each text.

@@ -35,11 +35,8 @@ from spacy_latent.evaluation.calibration_fit import (
 )
 from spacy_latent.evaluation.entity_predictions import fit_of_scores, judge, least_of_texts
 from spacy_latent.evaluation.precise_threshold import is_number, precise_threshold
-from spacy_latent.pipeline.learnt_calibration import (
-    EntityCalibration,
-    entity_components,
-    span_components,
-)
+from spacy_latent.pipeline.calibrated_components import entity_components, span_components
+from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from spacy_latent.structures.derivatives import recording
 
 # Least probability of a set; below it, sets would hold all spans.

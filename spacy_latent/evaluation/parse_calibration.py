@@ -59,12 +59,9 @@ from spacy_latent.evaluation.calibration_fit import (
     surprise,
 )
 from spacy_latent.evaluation.precise_threshold import precise_threshold
-from spacy_latent.pipeline.learnt_calibration import (
-    LEAST_TREE,
-    ParseCalibration,
-    confidence_of,
-    parse_components,
-)
+from spacy_latent.pipeline.calibrated_components import parse_components
+from spacy_latent.pipeline.learnt_calibration import confidence_of
+from spacy_latent.pipeline.learnt_parse_calibration import LEAST_TREE, ParseCalibration
 from spacy_latent.structures.derivatives import recording
 
 if TYPE_CHECKING:

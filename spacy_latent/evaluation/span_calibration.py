@@ -38,7 +38,8 @@ from spacy_latent.evaluation.calibration_fit import (
     surprise,
 )
 from spacy_latent.evaluation.entity_calibration import Calibrated, Measured
-from spacy_latent.pipeline.learnt_calibration import EntityCalibration, span_components
+from spacy_latent.pipeline.calibrated_components import span_components
+from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from spacy_latent.structures.derivatives import recording
 
 BATCH = 128

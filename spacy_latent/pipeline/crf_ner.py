@@ -29,13 +29,9 @@ from spacy_latent.pipeline.evidence_survey import (
     lost_by_augmenter,
 )
 from spacy_latent.pipeline.factories import default_config, factory_of
-from spacy_latent.pipeline.learnt_calibration import (
-    CalibratedEntities,
-    EntityCalibration,
-    ScoredGroup,
-    add_spans,
-)
+from spacy_latent.pipeline.learnt_calibration import CalibratedEntities, EntityCalibration
 from spacy_latent.pipeline.open_tags import blocked_tokens, open_tags
+from spacy_latent.pipeline.scored_entities import ScoredGroup, add_spans
 from spacy_latent.pipeline.scores_given import warn_not_given
 from spacy_latent.pipeline.trained_component import TrainedComponent
 

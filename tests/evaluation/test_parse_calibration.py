@@ -23,7 +23,7 @@ from spacy_latent.evaluation.calibration_fit import surprise
 from spacy_latent.evaluation.counterfactuals import counterfactual
 from spacy_latent.evaluation.parse_calibration import calibrate, measure, precise_arcs
 from spacy_latent.interventions import Intervention
-from spacy_latent.pipeline.learnt_calibration import ParseCalibration
+from spacy_latent.pipeline.learnt_parse_calibration import ParseCalibration
 from tests.cli.commands import json_of, said
 from tests.pipeline.test_latent_parser import PARSED, parsed, pipeline
 
