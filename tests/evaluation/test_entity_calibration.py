@@ -32,7 +32,8 @@ from spacy_latent.evaluation.calibration_fit import (
 )
 from spacy_latent.evaluation.entity_calibration import calibrate, measure, set_precision
 from spacy_latent.evaluation.score_fit import ScoredDocs, ScoreFit
-from spacy_latent.models.tag_losses import LOSSES, bound_chain
+from spacy_latent.models.tag_groups import bound_chain
+from spacy_latent.models.tag_losses import LOSSES
 from spacy_latent.pipeline.learnt_calibration import (
     ConfidenceMap,
     EntityCalibration,
