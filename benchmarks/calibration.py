@@ -27,14 +27,14 @@ from benchmarks.entities import examples_for
 from benchmarks.raw_results import RAW, add
 from benchmarks.sections import write_section
 from spacy_latent.analysis.calibration import (
-    JudgedEntities,
-    apply_threshold,
     error_by_chance,
     expected_calibration_error,
     reliability,
 )
+from spacy_latent.analysis.judged_entities import JudgedEntities
+from spacy_latent.analysis.thresholds import apply_threshold
 from spacy_latent.evaluation import entity_calibration, parse_calibration, span_calibration
-from spacy_latent.pipeline.learnt_calibration import parse_components, span_components
+from spacy_latent.pipeline.calibrated_components import parse_components, span_components
 
 PATH = RAW / "calibration.jsonl"
 HALVES = ("first half on second", "second half on first")

@@ -36,7 +36,7 @@ from benchmarks.sections import write_section
 from spacy_latent.analysis.calibration import error_by_chance, expected_calibration_error
 from spacy_latent.cli.pipelines import use_gpu
 from spacy_latent.evaluation import entity_calibration, parse_calibration
-from spacy_latent.pipeline.learnt_calibration import entity_components, parse_components
+from spacy_latent.pipeline.calibrated_components import entity_components, parse_components
 
 PATH = RAW / "english_pipelines.jsonl"
 ONTONOTES = {"PERSON": "PER", "ORG": "ORG", "GPE": "LOC", "LOC": "LOC", "FAC": "LOC"}

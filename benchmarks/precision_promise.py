@@ -41,13 +41,14 @@ from benchmarks.entities import examples_for
 from benchmarks.raw_results import RAW, add
 from benchmarks.sections import write_section
 from spacy_latent.analysis.arc_calibration import OF_PARSES
-from spacy_latent.analysis.calibration import JudgedEntities, apply_threshold, threshold_for
 from spacy_latent.analysis.independent_texts import independent_texts
+from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.analysis.precision_bound import promised_threshold
+from spacy_latent.analysis.thresholds import apply_threshold, threshold_for
 from spacy_latent.errors import plural
 from spacy_latent.evaluation import entity_calibration, parse_calibration, span_calibration
 from spacy_latent.evaluation.calibration_fit import FOLDS, choose_confidence
-from spacy_latent.pipeline.learnt_calibration import parse_components, span_components
+from spacy_latent.pipeline.calibrated_components import parse_components, span_components
 
 PATH = RAW / "precision_promise.jsonl"
 PRECISIONS = (0.8, 0.9, 0.95)

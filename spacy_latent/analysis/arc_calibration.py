@@ -10,7 +10,7 @@ import numpy as np
 from spacy.attrs import IS_SPACE, SENT_START
 from spacy.training import Example
 
-from spacy_latent.analysis.calibration import JudgedEntities
+from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.annotations.heads import known_heads
 from spacy_latent.annotations.span_structure import probability_of_parts
 

@@ -1,21 +1,20 @@
-"""Calibration of the probabilities of entities."""
+"""Calibration error of the probabilities of entities, and its figures in a report."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from spacy.scorer import get_ner_prf
 from spacy.training import Example
 
+from spacy_latent.analysis.judged_entities import JudgedEntities, judged_entities
 from spacy_latent.analysis.label_sets import asked_alone
 from spacy_latent.analysis.scores import ExampleScorer, Scores
-from spacy_latent.analysis.task import confidence_interval
-from spacy_latent.annotations import annotated_labels
+from spacy_latent.analysis.thresholds import THRESHOLDS, ThresholdResult, apply_threshold, interval
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 # Number of draws of outcomes for the calibration error by chance.
@@ -23,8 +22,6 @@ DRAWS = 1000
 # Share of found entities on tokens without annotation. Above it the figures of the other entities
 # may be too good.
 LEFT_OUT = 0.05
-# token.ent_iob of tokens without annotation.
-MISSING = 0
 
 
 def expected_calibration_error(
@@ -90,7 +87,7 @@ def reliability(
         own = place == i
         count = int(own.sum())
         mean, share = (float(part[own].mean()) if count else math.nan for part in (said, right))
-        low, high = _interval(int(right[own].sum()), count)
+        low, high = interval(int(right[own].sum()), count)
         found.append(Bin(i / bins, (i + 1) / bins, count, mean, share, low, high))
     return found
 
@@ -111,93 +108,6 @@ def error_by_chance(probabilities: Sequence[float], bins: int = 10) -> tuple[flo
     drawn = (generator.random(len(said)) < said for _ in range(DRAWS))
     errors = [_mean_distance(place, said, right) for right in drawn]
     return float(np.mean(errors)), float(np.quantile(errors, 0.95))
-
-
-@dataclass
-class JudgedEntities:
-    """Entities of a component, judged correct or wrong by the annotation.
-
-    Attributes:
-        gold: number of entities in the annotation.
-        unannotated: number of further entities that were found on tokens whose annotation is
-            missing.
-        outside_known: False if some annotation is missing and no token is annotated as outside of
-            entities. Then an entity is known to be wrong only if it overlaps a gold entity.
-        texts: number of the text of each entity. If it is empty, each entity counts as a text of
-            its own.
-        by_document: whether these texts are documents, of which a doc may be a piece.
-        noun: name of the predictions in messages; spans and arcs are judged as entities are.
-        lengths: number of tokens of each span or tree, or distance of each arc between head and
-            modifier, 0 for roots; empty for entities.
-    """
-
-    probabilities: list[float] = field(default_factory=list)
-    correct: list[bool] = field(default_factory=list)
-    labels: list[str] = field(default_factory=list)
-    gold: int = 0
-    unannotated: int = 0
-    outside_known: bool = True
-    texts: list[int] = field(default_factory=list)
-    noun: str = "entity"
-    lengths: list[int] = field(default_factory=list)
-    by_document: bool = False
-
-    def add(
-        self, probability: float, right: bool, text: int, label: str = "", length: int | None = None
-    ) -> None:
-        self.probabilities.append(probability)
-        self.correct.append(right)
-        self.texts.append(text)
-        self.labels.append(label)
-        if length is not None:
-            self.lengths.append(length)
-
-
-def judged_entities(
-    examples: Iterable[Example], component: str = "crf_ner"
-) -> JudgedEntities | None:
-    """Return the entities of ``component`` that the annotation judges correct or wrong.
-
-    An entity is correct if a gold entity has the same tokens and the same label. Entities that were
-    on the doc before are left out, since the component gives them no probability. Entities on
-    tokens whose annotation is missing, or of labels that a text was not annotated for, are counted
-    in ``unannotated``.
-
-    Returns:
-        The entities, None if the component stored no probabilities.
-    """
-    found, missing, outside = JudgedEntities(), False, False
-    for number, example in enumerate(examples):
-        annotation = example.predicted._.latent.get(component)
-        if annotation is None:
-            continue
-        tags: Any = example.reference.to_array(["ENT_IOB", "ENT_TYPE"])
-        missing |= bool((tags[:, 0] == MISSING).any())
-        outside |= bool(((tags[:, 0] != MISSING) & (tags[:, 1] == 0)).any())
-        if any(span.entity_probabilities is None for span in annotation.spans):
-            # Texts without annotation need no probabilities.
-            if (tags[:, 0] != MISSING).any():
-                return None
-            continue
-        asked = annotated_labels(example.reference)
-        known = [span for span in example.reference.ents if asked is None or span.label_ in asked]
-        aligned = example.get_aligned_spans_y2x(known)
-        gold = {(span.start, span.end, span.label_) for span in aligned}
-        found.gold += len(known)
-        reference, place = example.reference, example.alignment.x2y
-        for entity in annotation.entities():
-            tokens = [i for token in range(entity.start, entity.end) for i in place[token].tolist()]
-            right = (entity.start, entity.end, entity.label) in gold
-            if entity.given:
-                found.gold -= right
-            elif (asked is not None and entity.label not in asked) or any(
-                reference[i].ent_iob == MISSING for i in tokens
-            ):
-                found.unannotated += 1
-            elif entity.probability is not None:
-                found.add(entity.probability, right, number, entity.label)
-    found.outside_known = outside or not missing
-    return found
 
 
 NOTHING_OUTSIDE = (
@@ -247,121 +157,6 @@ def entity_calibration_error(
     if found is None or not found.probabilities:
         return None
     return expected_calibration_error(found.probabilities, found.correct, bins)
-
-
-# ---------------------------------------------------------------- thresholds
-
-
-@dataclass(frozen=True)
-class ThresholdResult:
-    """Result of dropping the entities less probable than ``threshold``.
-
-    Attributes:
-        threshold: the least probability of a kept entity.
-        precision: share of the kept entities that is correct, NaN if none is kept.
-        low: lower end of the 95 % interval of the precision.
-        recall: share of the gold entities that is kept, NaN without gold entities.
-    """
-
-    threshold: float
-    kept: int
-    precision: float
-    low: float
-    high: float
-    recall: float
-
-
-def apply_threshold(found: JudgedEntities, threshold: float) -> ThresholdResult:
-    probabilities = np.asarray(found.probabilities, dtype="float64")
-    own = probabilities >= threshold
-    kept, right = int(own.sum()), int((own & np.asarray(found.correct, dtype=bool)).sum())
-    precision = right / kept if kept else math.nan
-    recall = right / found.gold if found.gold else math.nan
-    return ThresholdResult(threshold, kept, precision, *_interval(right, kept), recall)
-
-
-# Fewer entities hardly determine a precision: 19 of 19 right gives an interval of 83 to 100 %.
-FEW, SMALL_SHARE = 20, 0.1
-# Least number of entities to fit a calibration: 50 determine the share right to 14 points.
-ENOUGH = 50
-
-
-def keeps_few(one: ThresholdResult, found: JudgedEntities) -> bool:
-    """Return whether the entities kept are few, in number or as a share of ``found``."""
-    return one.kept < FEW or one.kept < SMALL_SHARE * len(found.probabilities)
-
-
-def in_digits(probability: float) -> str:
-    """Format a probability with three significant digits of it and of its distance to 1.
-
-    An example is 0.9999634. A probability less than 1 is never printed as 1.
-    """
-    if not 0.5 < probability < 1:
-        return f"{probability:.3g}"
-    places = 2 - math.floor(math.log10(1 - probability))
-    return f"{probability:.{places}f}".rstrip("0")
-
-
-def in_words(one: ThresholdResult, found: JudgedEntities, texts: str) -> str:
-    """Describe a :class:`ThresholdResult` of ``found`` in words.
-
-    Args:
-        texts: description of the texts.
-    """
-    said = f"{one.kept} of {number_of(len(found.probabilities), found.noun)} of {texts}"
-    if not one.kept:
-        return said
-    precision, low, high = (f"{100 * share:.1f} %" for share in (one.precision, one.low, one.high))
-    recall = f", recall {100 * one.recall:.1f} %" if found.gold else ""
-    return f"{said} (precision {precision}, 95 % interval {low} to {high}{recall})"
-
-
-def threshold_for(found: JudgedEntities, precision: float) -> ThresholdResult | None:
-    """Return the lowest threshold whose entities have this precision.
-
-    The threshold is 0 if all entities together have the precision. Otherwise it is midway between
-    the least probable entity that is kept and the next lower one.
-
-    Returns:
-        The result of the threshold, None if no threshold reaches the precision.
-    """
-    thresholds, reached = precisions(found)
-    enough = np.flatnonzero(reached >= precision)
-    if not len(enough):
-        return None
-    least = int(enough[0])
-    # Not the lowest probability itself: a confident tagger has it so near to 1 that entities of
-    # other texts, correct ones too, stay below.
-    return apply_threshold(found, float(thresholds[least - 1 : least + 1].mean()) if least else 0.0)
-
-
-def precisions(found: JudgedEntities) -> tuple[np.ndarray, np.ndarray]:
-    """Return the precision at every threshold.
-
-    Returns:
-        The different probabilities of entities, ascending, ``(T,)``, and the precision of the
-        entities that reach each of them, ``(T,)``.
-    """
-    said = np.asarray(found.probabilities, dtype="float64")
-    order = np.argsort(said)
-    thresholds, first = np.unique(said[order], return_index=True)
-    right = np.asarray(found.correct, dtype="float64")[order]
-    reaching = right[::-1].cumsum()[::-1]
-    return thresholds, reaching[first] / (len(said) - first)
-
-
-def most_precise(found: JudgedEntities) -> ThresholdResult | None:
-    """Return the most precise of the thresholds that keep enough entities, None if all keep few."""
-    thresholds, reached = precisions(found)
-    for place in np.argsort(-reached, kind="stable"):
-        one = apply_threshold(found, float(thresholds[place]))
-        if not keeps_few(one, found):
-            return one
-    return None
-
-
-# Thresholds of the table of precision and recall.
-THRESHOLDS = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 
 
 @dataclass
@@ -458,31 +253,6 @@ def _group(found: JudgedEntities, name: str, own: np.ndarray) -> GroupFigures:
     return GroupFigures(
         name or "(none)", len(said), float(right.mean()), float(said.mean()), error, chance
     )
-
-
-def _interval(right: int, count: int) -> tuple[float, float]:
-    return confidence_interval(right, count) if count else (math.nan, math.nan)
-
-
-def conformal_threshold(scores: Sequence[float], coverage: float) -> float:
-    """Return the threshold that the score of a further item reaches with probability ``coverage``.
-
-    The further item must be exchangeable with these (Vovk et al. 2005; split conformal prediction).
-
-    Raises:
-        LatentError: if there are too few scores. 1 − coverage must be at least 1 / (n + 1).
-    """
-    if not 0 < coverage < 1:
-        raise LatentError(f"The coverage is {coverage}; expected a number between 0 and 1.")
-    # So that .1 · 10 is 1.
-    rank = math.floor((len(scores) + 1) * (1 - coverage) + 1e-9)
-    if rank < 1:
-        needed = math.ceil(1 / (1 - coverage) - 1e-9) - 1
-        raise LatentError(
-            f"A coverage of {coverage} takes at least {needed} texts with entities, and there are "
-            f"{len(scores)}. Give more annotated text, or a lower coverage."
-        )
-    return float(np.sort(np.asarray(scores, dtype="float64"))[rank - 1])
 
 
 def build_entity_scorer_v1(component: str = "crf_ner", bins: int = 10) -> ExampleScorer:

@@ -17,7 +17,7 @@ from spacy_latent.errors import LatentError, number_of
 if TYPE_CHECKING:
     from spacy.tokens import Doc
 
-    from spacy_latent.analysis.calibration import JudgedEntities
+    from spacy_latent.analysis.judged_entities import JudgedEntities
 
 
 @dataclass(frozen=True)

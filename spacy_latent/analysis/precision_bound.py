@@ -19,13 +19,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from spacy_latent.analysis.calibration import (
-    FEW,
-    SMALL_SHARE,
-    JudgedEntities,
-    ThresholdResult,
-    apply_threshold,
-)
+from spacy_latent.analysis.judged_entities import JudgedEntities
+from spacy_latent.analysis.thresholds import FEW, SMALL_SHARE, ThresholdResult, apply_threshold
 
 # Number of thresholds that are tested. They depend on numbers of predictions, never on outcomes.
 TESTED = 50

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from spacy.training import Example
 
-from spacy_latent.analysis.calibration import JudgedEntities
+from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.annotations import annotated_labels
 
 SPAN, SET_OF_SPANS = "span", "whole set"

@@ -199,7 +199,7 @@ def calibrate_cli(
 def first_component(nlp: Language, kind: str) -> str:
     """Return the name of the first component of this kind that can be calibrated."""
     from spacy_latent.evaluation.calibration_examples import ARCS, SPANS
-    from spacy_latent.pipeline.learnt_calibration import (
+    from spacy_latent.pipeline.calibrated_components import (
         entity_components,
         parse_components,
         span_components,

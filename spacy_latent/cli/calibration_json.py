@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spacy_latent.analysis.calibration import JudgedEntities
+    from spacy_latent.analysis.judged_entities import JudgedEntities
     from spacy_latent.cli.calibration_results import EntityResult, ParseResult
 
 
 def parses_to_json(found: ParseResult) -> dict[str, Any]:
-    from spacy_latent.analysis.calibration import apply_threshold, entity_figures
+    from spacy_latent.analysis.calibration import entity_figures
+    from spacy_latent.analysis.thresholds import apply_threshold
 
     made: dict[str, Any] = {"calibration": found.fitted.calibration.to_dict()}
     for fit in found.fitted.fits:
@@ -42,7 +43,8 @@ def parses_to_json(found: ParseResult) -> dict[str, Any]:
 
 
 def entities_to_json(result: EntityResult) -> dict[str, Any]:
-    from spacy_latent.analysis.calibration import apply_threshold, by_length, entity_figures
+    from spacy_latent.analysis.calibration import by_length, entity_figures
+    from spacy_latent.analysis.thresholds import apply_threshold
 
     found, least, held_out = result.fitted, result.least, result.held_out
     made: dict[str, Any] = {

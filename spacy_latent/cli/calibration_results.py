@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from spacy.language import Language
     from spacy.training import Example
 
-    from spacy_latent.analysis.calibration import JudgedEntities, ThresholdResult
+    from spacy_latent.analysis.judged_entities import JudgedEntities
+    from spacy_latent.analysis.thresholds import ThresholdResult
     from spacy_latent.evaluation.entity_calibration import Calibrated, Measured
     from spacy_latent.evaluation.parse_calibration import CalibratedParses
 

@@ -19,7 +19,7 @@ from spacy_latent.errors import number_of, plural
 if TYPE_CHECKING:
     from spacy.language import Language
 
-    from spacy_latent.analysis.calibration import JudgedEntities
+    from spacy_latent.analysis.judged_entities import JudgedEntities
     from spacy_latent.cli.calibration_results import EntityResult, ParseResult, Request
     from spacy_latent.evaluation.calibration_fit import Gain
     from spacy_latent.evaluation.entity_calibration import Calibrated, Measured
@@ -104,7 +104,7 @@ def print_parse_fits(nlp: Language, dev: str, found: CalibratedParses) -> None:
 def print_map_of_arcs(found: CalibratedParses) -> None:
     """Print the slope and the shifts of the odds of arcs, with their gain."""
     fit = found.confidences
-    print_odds(found.calibration, " of arcs")
+    print_odds(found.calibration, found.arcs.after.noun)
     for name, loss in fit.losses.items():
         msg.text(f"mean loss of arcs left out of the fit, {name}: {loss:.4f}")
     if fit.kept:
@@ -120,30 +120,33 @@ def print_map_of_arcs(found: CalibratedParses) -> None:
         )
 
 
-def print_odds(made: ConfidenceMap, of: str = "") -> None:
+def print_odds(made: ConfidenceMap, noun: str) -> None:
     """Print the slope and the shifts of odds, and that a small slope tells little.
 
     Args:
-        of: the predictions, as in " of arcs".
+        noun: name of the predictions, see JudgedEntities.
     """
+    from spacy_latent.analysis.arc_calibration import ARC
+
+    of_arcs = noun == ARC
     if (made.slope, made.shift) != (1.0, 0.0):
-        msg.text(f"slope {made.slope:.3g} and shift {made.shift:+.2f} of the odds{of}")
+        whose = " of arcs" if of_arcs else ""
+        msg.text(f"slope {made.slope:.3g} and shift {made.shift:+.2f} of the odds{whose}")
     if any(f"{abs(shift):.2f}" != "0.00" for shift in made.shifts.values()):
         each = ", ".join(f"{label} {value:+.2f}" for label, value in made.shifts.items())
         msg.text(f"shifts of labels: {each}")
     if made.slope < FLAT:
-        several, model = ("arcs", "parser") if of else ("entities", "tagger")
         others = (
             "other heads, as in arcs from a threshold on."
-            if of
+            if of_arcs
             else "other spans and labels, as in sets and alternatives: those of several labels of "
             "one span may add up to more than 1."
         )
         msg.warn(
             f"The slope is below {FLAT}: odds that are 100 times those of another become "
-            f"{100**made.slope:.1f} times. Confidences say how often {several} that are found are "
-            f"right, and little about which. They are not fitted to {others} With --no-slope they "
-            f"stay the probabilities of the {model}."
+            f"{100**made.slope:.1f} times. Confidences say how often {plural(noun)} that are found "
+            f"are right, and little about which. They are not fitted to {others} With --no-slope "
+            "they stay the probabilities of the model."
         )
 
 
@@ -200,7 +203,7 @@ def print_held_out(found: Measured) -> None:
 
 
 def print_calibration(found: Calibrated) -> None:
-    from spacy_latent.analysis.calibration import ENOUGH, in_digits
+    from spacy_latent.analysis.thresholds import ENOUGH, in_digits
 
     made, noun = found.calibration, found.after.noun
     several = plural(noun)
@@ -223,7 +226,7 @@ def print_calibration(found: Calibrated) -> None:
         of = "the texts" if fitted or name == "as trained" else "texts left out of the fit"
         same = ", on the texts that it was fitted to" if name == "calibrated" else ""
         msg.text(f"mean loss of {of}, {name}: {loss:.4f}{same}")
-    print_odds(made)
+    print_odds(made, noun)
     if made.changes_odds and noun == "entity":
         msg.text(
             "weights of alternatives are not changed with the odds of entities: an entity may be "

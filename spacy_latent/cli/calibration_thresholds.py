@@ -9,8 +9,9 @@ from spacy_latent.cli.messages import msg
 from spacy_latent.errors import number_of, plural
 
 if TYPE_CHECKING:
-    from spacy_latent.analysis.calibration import JudgedEntities, ThresholdResult
+    from spacy_latent.analysis.judged_entities import JudgedEntities
     from spacy_latent.analysis.precision_bound import PromisedThreshold
+    from spacy_latent.analysis.thresholds import ThresholdResult
 
 # Number of texts from which on the promise of a precision was simulated.
 CHECKED_TEXTS = 300
@@ -28,7 +29,7 @@ def setting_of(found: JudgedEntities) -> str:
 
 def print_promise(least: PromisedThreshold, fitted: JudgedEntities) -> None:
     """Print the promise of a threshold, what it rests on and what it costs."""
-    from spacy_latent.analysis.calibration import in_digits, threshold_for
+    from spacy_latent.analysis.thresholds import in_digits, threshold_for
 
     if least.threshold:
         name = f"With {setting_of(fitted)} = {in_digits(least.threshold)}"
@@ -79,14 +80,14 @@ def print_promise(least: PromisedThreshold, fitted: JudgedEntities) -> None:
 def print_least(
     least: ThresholdResult, fitted: JudgedEntities, further: JudgedEntities | None
 ) -> None:
-    from spacy_latent.analysis.calibration import (
+    from spacy_latent.analysis.precision_bound import PromisedThreshold
+    from spacy_latent.analysis.thresholds import (
         FEW,
         apply_threshold,
         in_digits,
         in_words,
         keeps_few,
     )
-    from spacy_latent.analysis.precision_bound import PromisedThreshold
 
     several = plural(fitted.noun)
     setting = setting_of(fitted)
@@ -130,7 +131,7 @@ def print_least(
 
 
 def print_thresholds(found: JudgedEntities, chosen: ThresholdResult | None) -> None:
-    from spacy_latent.analysis.calibration import THRESHOLDS, apply_threshold, in_digits
+    from spacy_latent.analysis.thresholds import THRESHOLDS, apply_threshold, in_digits
 
     thresholds = {*THRESHOLDS, *([chosen.threshold] if chosen else [])}
     rows = []
@@ -145,7 +146,8 @@ def print_thresholds(found: JudgedEntities, chosen: ThresholdResult | None) -> N
 
 def print_groups(found: JudgedEntities, texts: str) -> None:
     """Print the calibration by label, and by length if lengths are known."""
-    from spacy_latent.analysis.calibration import FEW, by_label, by_length
+    from spacy_latent.analysis.calibration import by_label, by_length
+    from spacy_latent.analysis.thresholds import FEW
 
     several = plural(found.noun)
     for what, groups in (("label", by_label(found)), ("length", by_length(found))):

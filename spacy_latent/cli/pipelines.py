@@ -128,7 +128,7 @@ def not_calibrated(nlp: Language, docs: Iterable[Doc], names: Iterable[str]) -> 
         docs: Docs that it has annotated.
         names: Names of stored structures.
     """
-    from spacy_latent.pipeline.learnt_calibration import uncalibrated_components
+    from spacy_latent.pipeline.calibrated_components import uncalibrated_components
 
     raw = [name for name in uncalibrated_components(nlp) if name in set(names)]
     stored = {

@@ -15,7 +15,7 @@ from spacy.training import Example
 
 from spacy_latent.analysis import reference_tree, task
 from spacy_latent.analysis.arc_calibration import ARC, judged_arcs
-from spacy_latent.analysis.calibration import EntityFigures, entity_figures, judged_entities
+from spacy_latent.analysis.calibration import EntityFigures, entity_figures
 from spacy_latent.analysis.figures import (
     Chance,
     ControlScore,
@@ -28,6 +28,7 @@ from spacy_latent.analysis.figures import (
     TrainedControl,
     TrainedScore,
 )
+from spacy_latent.analysis.judged_entities import judged_entities
 from spacy_latent.analysis.progress import Progress
 from spacy_latent.analysis.reference_check import unknown_labels
 from spacy_latent.analysis.span_calibration import judged_spans
@@ -42,17 +43,17 @@ from spacy_latent.evaluation.controls import (
 )
 from spacy_latent.evaluation.references import ComparedLayer, Spans, predicted_heads
 from spacy_latent.kinds import find_kind
+from spacy_latent.pipeline.calibrated_components import (
+    entity_components,
+    parse_components,
+    span_components,
+)
 from spacy_latent.pipeline.inspection import (
     Uncertainties,
     choose_components,
     inspect_pipe,
     latent_components,
     refuse_lost,
-)
-from spacy_latent.pipeline.learnt_calibration import (
-    entity_components,
-    parse_components,
-    span_components,
 )
 
 # Number of random structures over all texts, with at most MOST_DRAWS for each text.

@@ -11,12 +11,12 @@ from spacy.training import Example
 
 from spacy_latent.analysis.progress import Progress
 from spacy_latent.errors import LatentError
-from spacy_latent.pipeline.inspection import applied, refuse_lost
-from spacy_latent.pipeline.learnt_calibration import (
+from spacy_latent.pipeline.calibrated_components import (
     entity_components,
     parse_components,
     span_components,
 )
+from spacy_latent.pipeline.inspection import applied, refuse_lost
 
 # Examples, or a function that returns them as for nlp.initialize.
 Examples = Iterable[Example] | Callable[[], Iterable[Example]]

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spacy_latent.analysis.calibration import ENOUGH
-from spacy_latent.pipeline.learnt_calibration import NEAR, EntityCalibration
+from spacy_latent.analysis.thresholds import ENOUGH
+from spacy_latent.pipeline.learnt_calibration import NEAR, ConfidenceMap
 
 if TYPE_CHECKING:
-    from spacy_latent.analysis.calibration import JudgedEntities
     from spacy_latent.analysis.independent_texts import IndependentTexts
+    from spacy_latent.analysis.judged_entities import JudgedEntities
 
 FOLDS = 5
 # Most neighbouring docs that are left out of a fit together.
@@ -165,7 +165,7 @@ def fit_confidence(
     correct: Sequence[bool] | np.ndarray,
     labels: Sequence[str] | np.ndarray = (),
     spread: float = MAP_SPREAD,
-) -> EntityCalibration:
+) -> ConfidenceMap:
     """Fit slope and shift of the log-odds (Platt 1999) by Newton's method.
 
     Args:
@@ -186,7 +186,7 @@ def fit_confidence(
         # The shifts of the chosen slope.
         slope, rest = LEAST_SLOPE, _newton(shared, zero, LEAST_SLOPE * odds, right, spread)
     shift, *shifts = rest
-    return EntityCalibration(slope=slope, shift=shift, shifts=dict(zip(names, shifts)))
+    return ConfidenceMap(slope=slope, shift=shift, shifts=dict(zip(names, shifts)))
 
 
 def _newton(
@@ -226,7 +226,7 @@ def _newton(
 
 def choose_confidence(
     found: JudgedEntities, folds: np.ndarray, mapped: bool | None = None
-) -> tuple[EntityCalibration, dict[str, float]]:
+) -> tuple[ConfidenceMap, dict[str, float]]:
     """Choose the slope and shifts with the least loss of entities left out of the fit.
 
     The candidates are no change; a slope and a shift; and these with a shift for each label, if
@@ -242,7 +242,7 @@ def choose_confidence(
     """
     said, right = np.asarray(found.probabilities), np.asarray(found.correct, dtype=bool)
     if mapped is False or not len(said):
-        return EntityCalibration(), {}
+        return ConfidenceMap(), {}
     options = {"slope and shift": False}
     if len(set(found.labels)) > 1:
         options["slope and shifts of labels"] = True
@@ -253,11 +253,11 @@ def choose_confidence(
     all_losses = {"probability": float(surprise(said, right).mean()), **losses}
     best = min(losses if mapped else all_losses, key=all_losses.__getitem__)
     if best == "probability":
-        return EntityCalibration(), all_losses
+        return ConfidenceMap(), all_losses
     return fit_confidence(said, right, found.labels if options[best] else ()), all_losses
 
 
-def fit_map(found: JudgedEntities, folds: np.ndarray) -> tuple[EntityCalibration, np.ndarray, Gain]:
+def fit_map(found: JudgedEntities, folds: np.ndarray) -> tuple[ConfidenceMap, np.ndarray, Gain]:
     """Fit a slope and a shift, which change nothing unless predictions left out surely gain.
 
     They also change nothing if there are fewer than 50 predictions.
@@ -271,17 +271,17 @@ def fit_map(found: JudgedEntities, folds: np.ndarray) -> tuple[EntityCalibration
     """
     right = np.asarray(found.correct, dtype=bool)
     if len(right) < ENOUGH:
-        return EntityCalibration(), np.asarray(found.probabilities), Gain(0.0, math.inf)
+        return ConfidenceMap(), np.asarray(found.probabilities), Gain(0.0, math.inf)
     left_out = _left_out(found, False, folds, SPREAD)
     losses = surprise(found.probabilities, right), surprise(left_out, right)
     gain = gain_of(*losses, _texts(found))
     if not gain.is_sure:
-        return EntityCalibration(), left_out, gain
+        return ConfidenceMap(), left_out, gain
     return fit_confidence(found.probabilities, right, spread=SPREAD), left_out, gain
 
 
 def left_out_confidences(
-    found: JudgedEntities, made: EntityCalibration, folds: np.ndarray
+    found: JudgedEntities, made: ConfidenceMap, folds: np.ndarray
 ) -> np.ndarray:
     """Return the confidence of each entity by a fit to the other folds, ``(N,)``.
 
@@ -289,7 +289,7 @@ def left_out_confidences(
         made: result of :func:`choose_confidence`, which says what is fitted.
         folds: fold of each text, as there.
     """
-    if made == EntityCalibration():
+    if made == ConfidenceMap():
         return np.asarray(found.probabilities, dtype="float64")
     return _left_out(found, bool(made.shifts), folds)
 

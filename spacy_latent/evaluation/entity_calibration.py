@@ -17,15 +17,12 @@ import torch
 from spacy.language import Language
 from spacy.training import Example
 
-from spacy_latent.analysis.calibration import (
-    JudgedEntities,
-    ThresholdResult,
-    conformal_threshold,
-    left_out_in_words,
-)
+from spacy_latent.analysis.calibration import left_out_in_words
 from spacy_latent.analysis.independent_texts import independent_texts
+from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.span_calibration import SPAN
+from spacy_latent.analysis.thresholds import ThresholdResult, conformal_threshold
 from spacy_latent.errors import LatentError, PartlyAnnotated, number_of
 from spacy_latent.evaluation.calibration_examples import Examples, choose_component, examples_up_to
 from spacy_latent.evaluation.calibration_fit import (
@@ -38,11 +35,8 @@ from spacy_latent.evaluation.calibration_fit import (
 )
 from spacy_latent.evaluation.entity_predictions import fit_of_scores, judge, least_of_texts
 from spacy_latent.evaluation.precise_threshold import is_number, precise_threshold
-from spacy_latent.pipeline.learnt_calibration import (
-    EntityCalibration,
-    entity_components,
-    span_components,
-)
+from spacy_latent.pipeline.calibrated_components import entity_components, span_components
+from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from spacy_latent.structures.derivatives import recording
 
 # Least probability of a set; below it, sets would hold all spans.

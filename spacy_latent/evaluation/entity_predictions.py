@@ -10,7 +10,7 @@ import torch
 from spacy.training import Example
 from spacy.util import minibatch
 
-from spacy_latent.analysis.calibration import JudgedEntities, judged_entities
+from spacy_latent.analysis.judged_entities import JudgedEntities, judged_entities
 from spacy_latent.analysis.progress import Progress
 from spacy_latent.annotations import write
 from spacy_latent.evaluation.score_fit import ScoredDocs, ScoreFit, feasible

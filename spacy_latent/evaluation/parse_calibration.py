@@ -19,33 +19,22 @@ confidence: a slope and a shift of the log-odds, for trees with labels and for t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from spacy.language import Language
-from spacy.training import Example
 from spacy.util import minibatch
 
-from spacy_latent.analysis.arc_calibration import (
-    ARC,
-    LABELLED_ARC,
-    TreeJudge,
-    gold_arcs,
-    gold_sentences,
-    is_sentence,
-    judged_arcs,
-)
-from spacy_latent.analysis.calibration import JudgedEntities, ThresholdResult
+from spacy_latent.analysis.arc_calibration import ARC, LABELLED_ARC, judged_arcs
 from spacy_latent.analysis.independent_texts import IndependentTexts, independent_texts
+from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.analysis.progress import Progress, silent
+from spacy_latent.analysis.thresholds import ThresholdResult
 from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError
 from spacy_latent.evaluation.calibration_examples import Examples, choose_component, examples_up_to
 from spacy_latent.evaluation.calibration_fit import (
-    TEMPERATURES,
     UNCHANGED,
     Gain,
     TemperatureFit,
@@ -57,19 +46,13 @@ from spacy_latent.evaluation.calibration_fit import (
     left_out_confidences,
     surprise,
 )
+from spacy_latent.evaluation.judged_parses import BATCH, JudgedParses, judge_parses
 from spacy_latent.evaluation.precise_threshold import precise_threshold
-from spacy_latent.pipeline.learnt_calibration import (
-    LEAST_TREE,
-    ParseCalibration,
-    confidence_of,
-    parse_components,
-)
+from spacy_latent.pipeline.calibrated_components import parse_components
+from spacy_latent.pipeline.learnt_calibration import confidence_of
+from spacy_latent.pipeline.learnt_parse_calibration import LEAST_TREE, ParseCalibration
 from spacy_latent.structures.derivatives import recording
 
-if TYPE_CHECKING:
-    from spacy_latent.models.parse_temperatures import ArcProbabilities
-
-BATCH = 64
 # Least probability of an arc that is measured. One of the best tree may be below the threshold of
 # the component, and its confidence far above.
 LEAST = 1e-4
@@ -182,7 +165,7 @@ def calibrate(
     before = pipe.calibration
     pipe.calibration = None
     try:
-        table = _table(pipe, made, progress) if made else None
+        table = judge_parses(pipe, made, progress) if made else None
     finally:
         pipe.calibration = before
     if table is None or not len(table.arcs.right):
@@ -252,134 +235,9 @@ def precise_arcs(
     return made
 
 
-class _Arcs(NamedTuple):
-    """The A arcs of known heads, of one text or of all, at T temperatures.
-
-    Attributes:
-        said: probabilities ``(A, T)``.
-        of_labels: probabilities of labels given the arcs, ``(A, T)``.
-        right, labelled_right: ``(A,)`` bool.
-        roots: arcs without a label to be wrong, ``(A,)`` bool.
-        texts: doc of each, ``(A,)`` int64.
-        lengths: distance of each between head and modifier, 0 for roots, ``(A,)`` int64.
-        labels: ``(A,)``, the labels that the parser gives.
-        words: position of each modifier in its doc ``(A,)`` int64.
-    """
-
-    said: np.ndarray
-    of_labels: np.ndarray
-    right: np.ndarray
-    labelled_right: np.ndarray
-    roots: np.ndarray
-    texts: np.ndarray
-    lengths: np.ndarray
-    labels: np.ndarray
-    words: np.ndarray
-
-    @classmethod
-    def of(cls, example: Example, parse: ArcProbabilities, names: Any, text: int) -> _Arcs:
-        heads, gold = gold_arcs(example)
-        known = np.flatnonzero(heads >= 0)
-        right, roots = parse.heads[known] == heads[known], parse.heads[known] == known
-        labels = np.array([names[place] for place in parse.labels[known]], dtype=object)
-        same = np.array([a == gold[i] for a, i in zip(labels, known)], dtype=bool)
-        return cls(
-            parse.arcs[known],
-            parse.of_labels[known],
-            right,
-            right & (roots | same),
-            roots,
-            np.full(len(known), text),
-            np.abs(parse.heads[known] - known),
-            labels,
-            known,
-        )
-
-
-@dataclass
-class _Table:
-    """Arcs and trees of all texts.
-
-    Attributes:
-        unannotated: number of further words, without a known head.
-        judge: whole trees, with the probabilities as trained.
-        trees: probabilities of these trees, ``(S, T)``.
-        labels_of_trees: products of the probabilities of their labels, ``(S, T)``.
-    """
-
-    arcs: _Arcs
-    unannotated: int
-    judge: TreeJudge
-    trees: np.ndarray
-    labels_of_trees: np.ndarray
-
-    def judged(self, noun: str, said: np.ndarray, right: np.ndarray) -> JudgedEntities:
-        return JudgedEntities(
-            said.tolist(),
-            right.tolist(),
-            self.arcs.labels.tolist(),
-            len(right),
-            unannotated=self.unannotated,
-            texts=self.arcs.texts.tolist(),
-            lengths=self.arcs.lengths.tolist(),
-            noun=noun,
-        )
-
-
-def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table:
-    from spacy_latent.models.added_labels import UNTRAINED
-    from spacy_latent.models.labelled_parser import run_on_rows
-    from spacy_latent.models.parse_temperatures import arc_probabilities
-    from spacy_latent.models.parses import Request
-
-    request = Request(
-        pipe.all_labels,
-        max_length=pipe.model.attrs["max_length"],
-        untrained=pipe.model.attrs[UNTRAINED],
-    )
-    each: list[_Arcs] = []
-    judge, trees = TreeJudge(), list[tuple[np.ndarray, np.ndarray]]()
-    for batch in minibatch(progress(examples, "Arcs", len(examples)), BATCH):
-        docs = [example.predicted for example in batch]
-        compute = partial(arc_probabilities, docs=docs, request=request, temperatures=TEMPERATURES)
-        parses, _ = run_on_rows(pipe.model, docs, compute, is_train=False)
-        for example, parse in zip(batch, parses):
-            own = _Arcs.of(example, parse, pipe.all_labels, len(each))
-            trees += _judged_trees(judge, example, parse, own, len(each))
-            each.append(own)
-    arcs = _Arcs(*map(np.concatenate, zip(*each)))
-    words = sum(not token.is_space for example in examples for token in example.predicted)
-    of_trees = np.array(trees, dtype="float64").reshape(-1, 2, len(TEMPERATURES))
-    return _Table(arcs, words - len(arcs.right), judge, of_trees[:, 0], of_trees[:, 1])
-
-
-def _judged_trees(
-    judge: TreeJudge, example: Example, parse: ArcProbabilities, arcs: _Arcs, text: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Judge the trees of a doc, and yield the probabilities of those that annotation judges.
-
-    Yields:
-        Probabilities of the tree, and products of the probabilities of its labels, ``(T,)`` each.
-    """
-    numbers = gold_sentences(example)
-    right = zip(arcs.right.tolist(), arcs.labelled_right.tolist())
-    right_at = dict(zip(arcs.words.tolist(), right))
-    for (start, end), said in zip(parse.sentences, parse.trees):
-        judged = [right_at[i] for i in range(start, end) if i in right_at]
-        product = parse.of_labels[start:end].prod(0)
-        if judge.add(
-            text,
-            sum(not token.is_space for token in example.predicted[start:end]),
-            [one for one, _ in judged],
-            [one for _, one in judged],
-            float(said[UNCHANGED]),
-            float(said[UNCHANGED] * product[UNCHANGED]),
-            is_sentence(numbers, start, end),
-        ):
-            yield said, product
-
-
-def _fit(table: _Table, documents: IndependentTexts, confidence: bool | None) -> CalibratedParses:
+def _fit(
+    table: JudgedParses, documents: IndependentTexts, confidence: bool | None
+) -> CalibratedParses:
     folds, own = folds_of(documents), table.arcs
     arcs = TemperatureFit.of(own.said, own.right, own.texts, folds)
     # A label can only be right with its arc.
@@ -441,7 +299,7 @@ def _fit(table: _Table, documents: IndependentTexts, confidence: bool | None) ->
 
 
 def _fit_confidences(
-    table: _Table,
+    table: JudgedParses,
     fit: TemperatureFit,
     folds: np.ndarray,
     documents: IndependentTexts,

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from numbers import Real
 
-from spacy_latent.analysis.calibration import (
-    FEW,
-    NOTHING_OUTSIDE,
-    JudgedEntities,
-    ThresholdResult,
-    apply_threshold,
-    in_digits,
-    in_words,
-    keeps_few,
-    most_precise,
-    precisions,
-    threshold_for,
-)
+from spacy_latent.analysis.calibration import NOTHING_OUTSIDE
+from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.analysis.precision_bound import (
     LEAST_TEXTS,
     PromisedThreshold,
@@ -25,6 +14,17 @@ from spacy_latent.analysis.precision_bound import (
     needed,
     promised_threshold,
     tests_of,
+)
+from spacy_latent.analysis.thresholds import (
+    FEW,
+    ThresholdResult,
+    apply_threshold,
+    in_digits,
+    in_words,
+    keeps_few,
+    most_precise,
+    precisions,
+    threshold_for,
 )
 from spacy_latent.errors import LatentError, number_of, plural
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from spacy_latent.evaluation.calibration_fit import FOLDS, SPREAD, STEPS, gain_of
-from spacy_latent.models.tag_losses import TagLoss, bound_chain
+from spacy_latent.models.tag_groups import bound_chain
+from spacy_latent.models.tag_losses import TagLoss
 from spacy_latent.pipeline.learnt_calibration import beginning_tags
 from spacy_latent.structures.feasibility import infeasible_items
 from spacy_latent.structures.tag_sequence import TagSequence

@@ -20,8 +20,8 @@ from spacy.training import Example
 from spacy.util import minibatch
 from thinc.api import xp2torch
 
-from spacy_latent.analysis.calibration import JudgedEntities
 from spacy_latent.analysis.independent_texts import independent_texts
+from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.span_calibration import SET_OF_SPANS, SPAN, SpanJudge
 from spacy_latent.errors import LatentError
@@ -38,7 +38,8 @@ from spacy_latent.evaluation.calibration_fit import (
     surprise,
 )
 from spacy_latent.evaluation.entity_calibration import Calibrated, Measured
-from spacy_latent.pipeline.learnt_calibration import EntityCalibration, span_components
+from spacy_latent.pipeline.calibrated_components import span_components
+from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from spacy_latent.structures.derivatives import recording
 
 BATCH = 128

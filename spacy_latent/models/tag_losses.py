@@ -11,8 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from spacy_latent.errors import LatentError
 from spacy_latent.kernels.core.gpu_transfers import fetch_together, send_together
 from spacy_latent.models.crf_loss import crf_loss
 from spacy_latent.models.crf_tagger import TagScores
-from spacy_latent.models.span_groups import group_spans, no_loss
+from spacy_latent.models.span_groups import no_loss
 from spacy_latent.models.span_probabilities import (
     MarkovSpans,
     MixtureSpans,
@@ -31,60 +30,14 @@ from spacy_latent.models.span_probabilities import (
     steps_within_labels,
 )
 from spacy_latent.models.tag_evidence import Contradiction, TagEvidence
+from spacy_latent.models.tag_groups import ScoredTags, bound_chain, group_docs
 from spacy_latent.structures.derivatives import recording
 from spacy_latent.structures.feasibility import infeasible_items
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.results import SparseSolution
 from spacy_latent.structures.smoothed import smoothed_expectation, smoothed_value
-from spacy_latent.structures.tag_sequence import TagSequence, allowed_transitions
+from spacy_latent.structures.tag_sequence import TagSequence
 from spacy_latent.structures.totals import exact_potential
-
-
-@dataclass
-class TagGroup:
-    """Docs that are padded to a common length.
-
-    Attributes:
-        docs: their places in the batch.
-        rows: ``(B, N)``, rows of the emissions; at padding one after the last.
-        lengths: ``(B,)``.
-    """
-
-    docs: list[int]
-    rows: Tensor
-    lengths: Tensor
-
-    def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return rows and lengths on a device, in one transfer."""
-        rows, lengths = send_together([self.rows, self.lengths], device)
-        return rows, lengths
-
-
-def group_docs(sizes: Sequence[int]) -> list[TagGroup]:
-    """Return the docs that have tokens, in groups of similar length."""
-    groups = group_spans(sizes, [[(0, size)] if size else [] for size in sizes])
-    return [TagGroup([d for d, _ in group.members], group.rows, group.lengths) for group in groups]
-
-
-def lengths_on(sizes: Sequence[int], device: torch.device) -> Tensor:
-    """Return sizes as a tensor ``(B,)`` int64 on a device."""
-    return send_together([torch.from_numpy(np.array(sizes, dtype="int64"))], device)[0]
-
-
-def bound_chain(transitions: Tensor, tags: Sequence[str]) -> TagSequence:
-    """Return sequences of BILUO tags with learned scores ``(K + 2, K)`` of neighbours."""
-    count = len(tags)
-    scores = transitions + _allowed(tuple(tags), transitions.dtype, transitions.device)
-    return TagSequence().bind(scores[:count], scores[count], scores[count + 1])
-
-
-@lru_cache(maxsize=32)
-def _allowed(tags: tuple[str, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return 0 for neighbours that the scheme allows, else −inf, ``(K + 2, K)``."""
-    between, start, end = allowed_transitions(tags, "biluo")
-    joined = torch.cat([between, start[None], end[None]]).to(dtype)
-    return send_together([joined], device)[0]
-
 
 # ---------------------------------------------------------------- results
 
@@ -136,20 +89,6 @@ class Probabilities:
 
 # Sequences ``(n,)`` int32 of a doc with their weights, heaviest first.
 RankedSequences = list[tuple[np.ndarray, float]]
-
-
-class ScoredTags(Protocol):
-    """Scores of a group of docs.
-
-    Attributes:
-        chain: chain of BILUO tags, in the order of ``scheme_tags``.
-        scores: ``(B, N, K)``.
-        lengths: ``(B,)``.
-    """
-
-    chain: TagSequence
-    scores: Tensor
-    lengths: Tensor
 
 
 def _pairs(group: ScoredTags) -> Tensor:
@@ -436,52 +375,3 @@ def _by_doc(tags: Tensor, weights: Tensor, lengths: Tensor, there: Tensor) -> li
         [(sequences[k, b, :n].copy(), float(shares[k, b])) for k in np.flatnonzero(exist[:, b])]
         for b, n in enumerate(lengths.tolist())
     ]
-
-
-# ---------------------------------------------------------------- rehearsal
-
-
-def rehearsal_gradient(
-    found: TagScores, teacher: TagScores, tags: Sequence[str], sizes: Sequence[int]
-) -> tuple[float, TagScores]:
-    """Return the cross-entropy of the chain to the chain of a teacher, and its gradient.
-
-    It is in nats, summed over docs. The teacher has the same tags or only the first ones. The
-    gradient is the difference of the expectations of both.
-    """
-    known = teacher.emissions.shape[1]
-    own = first_tags(found, known)
-    value, uses = _expected_uses(own, tags[:known], sizes)
-    _, wanted = _expected_uses(teacher, tags[:known], sizes)
-    d_emissions = torch.zeros_like(xp2torch(found.emissions))
-    d_emissions[:, :known] = uses[0] - wanted[0]
-    difference = uses[1] - wanted[1]
-    d_transitions = torch.zeros_like(xp2torch(found.transitions))
-    d_transitions[:known, :known] = difference[:known]
-    d_transitions[len(tags) :, :known] = difference[known:]
-    scored = (wanted[0] * xp2torch(own.emissions)).sum()
-    scored = scored + (wanted[1] * xp2torch(own.transitions)).sum()
-    gradient = TagScores(torch2xp(d_emissions), torch2xp(d_transitions))  # type: ignore[arg-type]
-    # Rounding may make the difference of a nearly certain teacher negative.
-    return max(value - float(scored), 0.0), gradient
-
-
-def first_tags(found: TagScores, known: int) -> TagScores:
-    """Return the scores of the first tags, and of their transitions."""
-    transitions = xp2torch(found.transitions)
-    count = transitions.shape[1]
-    rows = [*range(known), count, count + 1]
-    kept = torch2xp(transitions[rows][:, :known].contiguous())
-    return TagScores(found.emissions[:, :known], kept)  # type: ignore[arg-type]
-
-
-def _expected_uses(
-    found: TagScores, tags: Sequence[str], sizes: Sequence[int]
-) -> tuple[float, tuple[Tensor, Tensor]]:
-    emissions = xp2torch(found.emissions).detach()
-    transitions = xp2torch(found.transitions).detach()
-    sums = bound_chain(transitions, tags).batch_sums(emissions, torch.tensor(sizes))
-    uses = sums.uses(np.ones(len(sizes)))
-    made = [torch.from_numpy(part).to(emissions.dtype) for part in uses[:2]]
-    of_emissions, of_transitions = send_together(made, emissions.device)
-    return float(sums.log_partition.sum()), (of_emissions, of_transitions)

@@ -29,13 +29,9 @@ from spacy_latent.pipeline.evidence_survey import (
     lost_by_augmenter,
 )
 from spacy_latent.pipeline.factories import default_config, factory_of
-from spacy_latent.pipeline.learnt_calibration import (
-    CalibratedEntities,
-    EntityCalibration,
-    ScoredGroup,
-    add_spans,
-)
+from spacy_latent.pipeline.learnt_calibration import CalibratedEntities, EntityCalibration
 from spacy_latent.pipeline.open_tags import blocked_tokens, open_tags
+from spacy_latent.pipeline.scored_entities import ScoredGroup, add_spans
 from spacy_latent.pipeline.scores_given import warn_not_given
 from spacy_latent.pipeline.trained_component import TrainedComponent
 
@@ -285,8 +281,8 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         import torch
 
         from spacy_latent.layers.batch_interventions import constrained_scores
-        from spacy_latent.models import tag_losses
         from spacy_latent.models.interventions import interventions_of
+        from spacy_latent.models.tag_groups import group_docs, lengths_on
 
         made, tags, asked = self.model.predict(docs), self.tags, intervention_on(self.model)
         masks = [open_tags(doc, tags, self.labels) for doc in docs]
@@ -307,11 +303,11 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
                 emissions = emissions.masked_fill(closed, -torch.inf)
             groups = []
             if len(docs) == 1 and len(docs[0]):
-                lengths = tag_losses.lengths_on([len(docs[0])], emissions.device)
+                lengths = lengths_on([len(docs[0])], emissions.device)
                 groups = [ScoredGroup([0], chain, transitions, emissions[None], lengths)]
             else:
                 padded = torch.cat([emissions, emissions.new_zeros(1, len(tags))])
-                for part in tag_losses.group_docs([len(doc) for doc in docs]):
+                for part in group_docs([len(doc) for doc in docs]):
                     places, lengths = part.on(padded.device)
                     groups.append(
                         ScoredGroup(part.docs, chain, transitions, padded[places], lengths)
@@ -331,7 +327,7 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
 
     def _chain(self, transitions: "Tensor", tags: Sequence[str]) -> "TagSequence":
         """Return the chain with these transitions, which seldom change between predictions."""
-        from spacy_latent.models.tag_losses import bound_chain
+        from spacy_latent.models.tag_groups import bound_chain
 
         if transitions.is_cuda:
             # A comparison would wait for the GPU.
@@ -652,7 +648,7 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         The loss is the cross-entropy to the sequences of the earlier model, for the labels that it
         knew.
         """
-        from spacy_latent.models.tag_losses import first_tags, rehearsal_gradient
+        from spacy_latent.models.tag_rehearsal import first_tags, rehearsal_gradient
 
         losses = {} if losses is None else losses
         before = self._rehearsal_model

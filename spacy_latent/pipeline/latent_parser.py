@@ -21,7 +21,7 @@ from spacy_latent.annotations.heads import known_heads
 from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
 from spacy_latent.pipeline.factories import default_config, factory_of
-from spacy_latent.pipeline.learnt_calibration import ParseCalibration
+from spacy_latent.pipeline.learnt_parse_calibration import ParseCalibration
 from spacy_latent.pipeline.scores_given import warn_not_given
 from spacy_latent.pipeline.trained_component import TrainedComponent
 

@@ -1,4 +1,4 @@
-"""Calibration of probabilities that a component has learnt, and its application.
+"""Calibration of the probabilities of entities or spans that a component has learnt.
 
 Importing this module is cheap. spaCy imports it whenever a pipeline is made.
 """
@@ -17,21 +17,11 @@ import numpy as np
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
-    from spacy.language import Language
     from torch import Tensor
 
-    from spacy_latent.annotations import SpanStructure
-    from spacy_latent.layers.batch_interventions import BatchInterventions
-    from spacy_latent.models.parses import ArcConfidences
-    from spacy_latent.models.span_probabilities import SpanProbabilities
-    from spacy_latent.structures.tag_sequence import TagSequence
 
 # Distance from 0 and 1 to which probabilities are clipped.
 NEAR = 1e-6
-# Bound on the probabilities of whole trees, of which those of long sentences are far smaller.
-LEAST_TREE = 1e-300
-# Numbers of the calibration of a parser that divide scores or keep the order of probabilities.
-POSITIVE = ("temperature", "label_temperature", "slope", "tree_slope", "labelled_tree_slope")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,13 +137,6 @@ class EntityCalibration(ConfidenceMap):
         return emissions, transitions
 
 
-def is_finite_number(value: object) -> bool:
-    """Return whether a value is a finite number, and no truth value."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return math.isfinite(value)
-
-
 def confidence_of(probability: float, slope: float, shift: float, least: float = NEAR) -> float:
     """Return the confidence with the log-odds of a probability, times a slope plus a shift.
 
@@ -219,91 +202,6 @@ class CalibratedEntities:
             EntityCalibration.from_dict(self.cfg["calibration"], self.name, self.labels)
 
 
-@dataclass(frozen=True)
-class ParseCalibration(ConfidenceMap):
-    """Calibration of a parser's probabilities, learnt from held-out text.
-
-    The slope, the shift and the shifts are those of arcs, by the most probable label of each. A
-    labelled arc has the confidence of its arc times the probability of the label given the arc.
-
-    Attributes:
-        temperature: divisor of the scores of arcs.
-        label_temperature: divisor of the scores of labels.
-        tree_slope, tree_shift: the log-odds that a whole tree is right are those of its probability
-            times the slope, plus the shift.
-        labelled_tree_slope, labelled_tree_shift: likewise of a tree with its labels.
-        docs, arcs: numbers of docs and arcs of the fit.
-    """
-
-    temperature: float = 1.0
-    label_temperature: float = 1.0
-    tree_slope: float = 1.0
-    tree_shift: float = 0.0
-    labelled_tree_slope: float = 1.0
-    labelled_tree_shift: float = 0.0
-    docs: int = 0
-    arcs: int = 0
-
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, found: object, name: str, labels: Sequence[str]) -> ParseCalibration:
-        """Read the calibration that a component ``name`` has saved.
-
-        Args:
-            labels: labels of its arcs.
-
-        Raises:
-            LatentError: if a value is invalid.
-        """
-        known = [each.name for each in fields(cls)]
-        shifts = found.get("shifts", {}) if isinstance(found, Mapping) else None
-        if (
-            not isinstance(found, Mapping)
-            or not isinstance(shifts, Mapping)
-            or not set(found) <= set(known)
-            or not set(shifts) <= set(labels)
-            or not all(
-                is_finite_number(n)
-                for n in (*shifts.values(), *(n for key, n in found.items() if key != "shifts"))
-            )
-            or min(found.get(key, 1.0) for key in POSITIVE) <= 0
-        ):
-            raise LatentError(
-                f"{name}: its calibration is {found!r}; expected finite numbers under "
-                f"{', '.join(known)}, by its labels under shifts, and {', '.join(POSITIVE)} above "
-                "0. The saved pipeline was changed by hand or cut short: run 'spacy latent "
-                "calibrate' again."
-            )
-        return cls(**found)
-
-    def confidences(self, labels: Sequence[str]) -> ArcConfidences | None:
-        """Return the map of arcs for a parser with these labels, None if it changes nothing."""
-        if not self.changes_odds:
-            return None
-        shifts = np.array(self.shifts_of(labels))
-        return lambda said, places: confidences_of(said, self.slope, shifts[places])
-
-    def tree_confidences(self, whole: float, labelled: float) -> tuple[float, float]:
-        """Return the confidences that a whole tree is right, without and with its labels.
-
-        The second is at most the first. The maps of the two are fitted apart, and could disagree.
-
-        Args:
-            whole: probability of the tree.
-            labelled: its probability with labels.
-        """
-        tree = confidence_of(whole, self.tree_slope, self.tree_shift, LEAST_TREE)
-        slope, shift = self.labelled_tree_slope, self.labelled_tree_shift
-        return tree, min(tree, confidence_of(labelled, slope, shift, LEAST_TREE))
-
-
-def parse_components(nlp: Language) -> list[str]:
-    """Return the names of the components whose probabilities of arcs can be calibrated."""
-    return [name for name, pipe in nlp.pipeline if hasattr(pipe, "all_labels")]
-
-
 @lru_cache(maxsize=8)
 def bias_of_tags(biases: tuple[float, ...]) -> np.ndarray:
     """Return what is added to the score of each tag, ``(K,)`` float64, by the biases of labels."""
@@ -322,90 +220,3 @@ def beginning_tags(count: int) -> Tensor:
     own[label, 1 + 4 * label] = 1.0
     own[label, 4 + 4 * label] = 1.0
     return own
-
-
-@dataclass
-class ScoredGroup:
-    """Scores of docs with similar length.
-
-    Attributes:
-        transitions: learned transitions, ``(K + 2, K)``.
-        scores: ``(B, N, K)``.
-        lengths: ``(B,)``.
-        interventions: interventions on the scores, or None.
-    """
-
-    docs: list[int]
-    chain: TagSequence
-    transitions: Tensor
-    scores: Tensor
-    lengths: Tensor
-    interventions: BatchInterventions | None = None
-
-
-def add_spans(
-    structures: Sequence[SpanStructure],
-    likely: SpanProbabilities,
-    labels: Sequence[str],
-    calibration: EntityCalibration,
-) -> None:
-    """Add the confidences of entities in the alternatives, and the set of entities.
-
-    The set is the one for the coverage of the calibration.
-
-    Args:
-        likely: probabilities of all spans in the docs of the structures.
-    """
-    from spacy_latent.models.span_probabilities import spans_of_tags
-
-    for b, structure in enumerate(structures):
-        structure.alternative_probabilities = [
-            np.array(
-                [
-                    calibration.confidence(likely.of(b, place), labels[place[2]])
-                    for place in spans_of_tags(tags)
-                ],
-                dtype="float32",
-            )
-            for tags, _ in structure.alternatives
-        ]
-    if calibration.least is None:
-        return
-    found = likely.above(calibration.least)
-    # Ends and labels are in order already, and the sort is stable.
-    keys = [found.starts, -found.probabilities]
-    if calibration.changes_odds:
-        shifts = np.array(calibration.shifts_of(labels))[found.labels]
-        sure = confidences_of(found.probabilities, calibration.slope, shifts)
-        keys.append(-sure)
-    else:
-        sure = np.minimum(found.probabilities, 1.0)
-    # For a short text, each operation on arrays counts.
-    if len(structures) > 1:
-        keys.append(found.docs)
-    order = np.lexsort(keys)
-    # The tag U represents the label.
-    rows = np.array([found.starts, found.ends, 4 + 4 * found.labels], dtype="int32").T[order]
-    sure = sure[order].astype("float32")
-    bounds = [0, len(order)]
-    if len(structures) > 1:
-        bounds = np.searchsorted(found.docs[order], np.arange(len(structures) + 1)).tolist()
-    for structure, start, end in zip(structures, bounds, bounds[1:]):
-        structure.possible, structure.possible_probabilities = rows[start:end], sure[start:end]
-
-
-def span_components(nlp: Language) -> list[str]:
-    """Return the names of the components whose probabilities of spans can be calibrated."""
-    return [name for name, pipe in nlp.pipeline if hasattr(pipe, "numbered_sets")]
-
-
-def entity_components(nlp: Language) -> list[str]:
-    """Return the names of the components whose probabilities of entities can be calibrated."""
-    return [name for name, pipe in nlp.pipeline if hasattr(pipe, "scored")]
-
-
-def uncalibrated_components(nlp: Language) -> list[str]:
-    """Return the names of the components that can be calibrated and are not."""
-    found = {*parse_components(nlp), *span_components(nlp), *entity_components(nlp)}
-    named = [(name, nlp.get_pipe(name)) for name in nlp.pipe_names if name in found]
-    return [name for name, pipe in named if getattr(pipe, "calibration", None) is None]

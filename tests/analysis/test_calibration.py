@@ -11,15 +11,17 @@ from spacy.training import Example
 from spacy.util import registry
 
 from spacy_latent.analysis.calibration import (
-    JudgedEntities,
-    apply_threshold,
-    conformal_threshold,
     entity_calibration_error,
     entity_figures,
     error_by_chance,
     expected_calibration_error,
-    in_digits,
     reliability,
+)
+from spacy_latent.analysis.judged_entities import JudgedEntities
+from spacy_latent.analysis.thresholds import (
+    apply_threshold,
+    conformal_threshold,
+    in_digits,
     threshold_for,
 )
 from spacy_latent.annotations import SpanStructure, write

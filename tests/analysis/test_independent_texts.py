@@ -8,8 +8,8 @@ import pytest
 import spacy
 from spacy.tokens import Doc, DocBin
 
-from spacy_latent.analysis.calibration import JudgedEntities
 from spacy_latent.analysis.independent_texts import independent_texts
+from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.errors import LatentError
 
 

@@ -11,7 +11,7 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.util import registry
 
-from spacy_latent.analysis.calibration import judged_entities
+from spacy_latent.analysis.judged_entities import judged_entities
 from spacy_latent.analysis.label_sets import asked_alone
 from spacy_latent.annotations import SpanStructure, write
 

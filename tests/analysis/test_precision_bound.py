@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spacy_latent.analysis.calibration import JudgedEntities, threshold_for
+from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.analysis.precision_bound import (
     bound_of_all,
     correlation_within,
@@ -17,6 +17,7 @@ from spacy_latent.analysis.precision_bound import (
     promised_threshold,
     skewness_factor,
 )
+from spacy_latent.analysis.thresholds import threshold_for
 
 RESAMPLINGS = 200
 

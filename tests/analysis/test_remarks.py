@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spacy_latent.analysis.calibration import JudgedEntities, entity_figures
+from spacy_latent.analysis.calibration import entity_figures
 from spacy_latent.analysis.figures import Figures, Score, TaskFigures
+from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.analysis.remarks import F1, remarks
 
 

@@ -12,7 +12,8 @@ import pytest
 import spacy
 from spacy.tokens import DocBin
 
-from spacy_latent.analysis.calibration import JudgedEntities, apply_threshold, threshold_for
+from spacy_latent.analysis.judged_entities import JudgedEntities
+from spacy_latent.analysis.thresholds import apply_threshold, threshold_for
 from spacy_latent.cli.calibration_tables import print_calibration, print_gain, print_left_out
 from spacy_latent.cli.calibration_thresholds import print_least, print_thresholds
 from spacy_latent.evaluation.calibration_fit import Gain

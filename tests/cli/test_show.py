@@ -9,7 +9,8 @@ import pytest
 import spacy
 import srsly
 
-from spacy_latent.pipeline.learnt_calibration import EntityCalibration, ParseCalibration
+from spacy_latent.pipeline.learnt_calibration import EntityCalibration
+from spacy_latent.pipeline.learnt_parse_calibration import ParseCalibration
 from tests.cli.commands import latent, said
 from tests.pipeline.small_pipelines import TOK2VEC, initialized, latent_pipeline
 

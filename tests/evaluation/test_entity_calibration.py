@@ -18,8 +18,8 @@ from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
 
 from spacy_latent import annotations, confidence
-from spacy_latent.analysis.calibration import JudgedEntities
 from spacy_latent.analysis.independent_texts import IndependentTexts
+from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.analysis.precision_bound import PromisedThreshold
 from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError, LatentWarning, PartlyAnnotated
@@ -32,8 +32,10 @@ from spacy_latent.evaluation.calibration_fit import (
 )
 from spacy_latent.evaluation.entity_calibration import calibrate, measure, set_precision
 from spacy_latent.evaluation.score_fit import ScoredDocs, ScoreFit
-from spacy_latent.models.tag_losses import LOSSES, bound_chain
+from spacy_latent.models.tag_groups import bound_chain
+from spacy_latent.models.tag_losses import LOSSES
 from spacy_latent.pipeline.learnt_calibration import (
+    ConfidenceMap,
     EntityCalibration,
     confidence_of,
     confidences_of,
@@ -95,7 +97,7 @@ def judged(said: Any, right: Any, labels: list[str] | None = None) -> JudgedEnti
     return JudgedEntities(said.tolist(), right.tolist(), names, len(said))
 
 
-def chosen(found: JudgedEntities, mapped: bool | None = None) -> tuple[EntityCalibration, Any]:
+def chosen(found: JudgedEntities, mapped: bool | None = None) -> tuple[ConfidenceMap, Any]:
     return choose_confidence(found, np.arange(len(found.probabilities)) % 5, mapped)
 
 
@@ -113,7 +115,7 @@ def test_slope_and_shift_of_confidences_that_are_too_sure() -> None:
     good = judged(1 / (1 + np.exp(-odds)), right)
     assert chosen(good)[0].slope == pytest.approx(1.0, abs=0.1)
     assert chosen(good, True)[0].slope == pytest.approx(1.0, abs=0.1)
-    assert chosen(judged(said, right), False)[0] == EntityCalibration()
+    assert chosen(judged(said, right), False)[0] == ConfidenceMap()
     # Few values, at which whole steps of Newton's method lead away.
     few, right_of_few = np.array([0.63, 0.94] * 24), np.arange(48) // 2 % 2 == 0
     made = fit_confidence(few, right_of_few, spread=1.0)
@@ -128,7 +130,7 @@ def test_slope_and_shift_of_confidences_that_are_too_sure() -> None:
     mapped = [made.confidence(p, "A") for p in said.tolist()]
     assert np.mean(mapped) == pytest.approx(right.mean(), abs=0.005) and made.slope > 0
     # Nothing to learn from.
-    assert fit_confidence([], []) == EntityCalibration()
+    assert fit_confidence([], []) == ConfidenceMap()
 
 
 @pytest.mark.parametrize("slope", [1.0, 0.7])
@@ -146,7 +148,7 @@ def test_a_map_that_helps_in_its_own_documents_alone_is_not_chosen() -> None:
     said = np.full(200, 0.5)
     right = generator.random(200) < np.array([0.1, 0.9, 0.1, 0.9, 0.5])[document]
     found = replace(judged(said, right), texts=list(range(200)))
-    assert choose_confidence(found, document)[0] == EntityCalibration()
+    assert choose_confidence(found, document)[0] == ConfidenceMap()
     # With documents in all folds, the fit knows something of each.
     first = replace(found, correct=[bool(x) for x in document % 2])
     told = choose_confidence(first, document)[1]
@@ -182,7 +184,7 @@ def test_no_text_of_a_fold_is_in_the_fit_of_its_confidences() -> None:
     generator = np.random.default_rng(0)
     texts = np.repeat(np.arange(6), 20)
     said, right = generator.uniform(0.3, 0.99, 120), generator.random(120) < 0.5
-    made = EntityCalibration(slope=0.5)
+    made = ConfidenceMap(slope=0.5)
 
     def confidences(right: np.ndarray, own: int) -> list[float]:
         found = replace(judged(said, right), texts=texts.tolist())

@@ -15,18 +15,15 @@ from spacy.training import Example
 from spacy.util import fix_random_seed
 
 from spacy_latent.analysis.arc_calibration import judged_arcs
-from spacy_latent.analysis.calibration import (
-    apply_threshold,
-    by_label,
-    expected_calibration_error,
-)
+from spacy_latent.analysis.calibration import by_label, expected_calibration_error
 from spacy_latent.analysis.precision_bound import PromisedThreshold, promised_threshold
+from spacy_latent.analysis.thresholds import apply_threshold
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.evaluation.calibration_fit import surprise
 from spacy_latent.evaluation.counterfactuals import counterfactual
 from spacy_latent.evaluation.parse_calibration import calibrate, measure, precise_arcs
 from spacy_latent.interventions import Intervention
-from spacy_latent.pipeline.learnt_calibration import ParseCalibration
+from spacy_latent.pipeline.learnt_parse_calibration import ParseCalibration
 from tests.cli.commands import json_of, said
 from tests.pipeline.test_latent_parser import PARSED, parsed, pipeline
 

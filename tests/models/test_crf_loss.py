@@ -13,7 +13,8 @@ from spacy_latent.errors import InvalidScores, LatentError
 from spacy_latent.models.crf_loss import Loss, crf_loss
 from spacy_latent.models.crf_tagger import TagScores
 from spacy_latent.models.tag_evidence import Run, TagEvidence
-from spacy_latent.models.tag_losses import LOSSES, bound_chain
+from spacy_latent.models.tag_groups import bound_chain
+from spacy_latent.models.tag_losses import LOSSES
 from spacy_latent.structures.tag_sequence import TagSequence, allowed_transitions, scheme_tags
 from tests.enumeration import tag_sequences
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from spacy_latent.models.span_probabilities import Place, SpanProbabilities, spans_of_tags
-from spacy_latent.models.tag_losses import LOSSES, bound_chain
+from spacy_latent.models.tag_groups import bound_chain
+from spacy_latent.models.tag_losses import LOSSES
 from spacy_latent.structures.tag_sequence import allowed_transitions, scheme_tags
 from tests.models.scored_tags import Scored
 

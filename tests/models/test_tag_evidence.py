@@ -16,7 +16,8 @@ from spacy_latent.models import entity_counts
 from spacy_latent.models.crf_loss import crf_loss
 from spacy_latent.models.entity_counts import jointly_counted
 from spacy_latent.models.tag_evidence import Contradiction, EntityCount, Run, TagEvidence
-from spacy_latent.models.tag_losses import LOSSES, bound_chain
+from spacy_latent.models.tag_groups import bound_chain
+from spacy_latent.models.tag_losses import LOSSES
 from spacy_latent.structures.tag_sequence import scheme_tags
 from tests.models.test_crf_loss import TAGS, U_A, K, every_sequence, has_run, random_scores
 

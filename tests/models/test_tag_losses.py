@@ -7,7 +7,9 @@ from torch import Tensor
 
 from spacy_latent.models.crf_tagger import TagScores
 from spacy_latent.models.tag_evidence import TagEvidence
-from spacy_latent.models.tag_losses import LOSSES, bound_chain, rehearsal_gradient
+from spacy_latent.models.tag_groups import bound_chain
+from spacy_latent.models.tag_losses import LOSSES
+from spacy_latent.models.tag_rehearsal import rehearsal_gradient
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.smoothed import smoothed_expectation
 from tests.enumeration import tag_sequences

@@ -7,7 +7,7 @@ import pytest
 
 from spacy_latent.models.crf_loss import crf_loss
 from spacy_latent.models.tag_evidence import EntityCount, TagEvidence
-from spacy_latent.models.tag_losses import bound_chain
+from spacy_latent.models.tag_groups import bound_chain
 from spacy_latent.models.tag_sources import TagSources, Written, source_totals
 from tests.models.test_crf_loss import TAGS, random_scores
 from tests.models.test_tag_evidence import ENDS, log_weight, totals_of

@@ -22,7 +22,7 @@ from spacy_latent.annotations import annotated_labels, entity_flags
 from spacy_latent.cli.app import latent_cli
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.evaluation.mistakes import find_traps
-from spacy_latent.models.tag_losses import bound_chain
+from spacy_latent.models.tag_groups import bound_chain
 from spacy_latent.pipeline.evidence_survey import DoubtfulEvidence
 from tests.models.test_crf_loss import every_sequence
 from tests.pipeline.small_pipelines import TOK2VEC

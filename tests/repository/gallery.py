@@ -25,7 +25,7 @@ from spacy.vocab import Vocab
 from spacy_latent.annotations import SpanStructure, write
 from spacy_latent.cli.pipelines import annotated
 from spacy_latent.corpora.text_pairs import make_pair_doc
-from spacy_latent.pipeline.learnt_calibration import ParseCalibration
+from spacy_latent.pipeline.learnt_parse_calibration import ParseCalibration
 from spacy_latent.structures.budget_tree import BudgetTree
 from spacy_latent.visualize import render_svg
 from tests.repository.pages import ROOT

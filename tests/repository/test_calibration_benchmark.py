@@ -11,7 +11,7 @@ from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 
 from benchmarks import calibration
-from spacy_latent.analysis.calibration import JudgedEntities
+from spacy_latent.analysis.judged_entities import JudgedEntities
 
 
 def test_both_halves_are_measured_and_what_is_kept_makes_the_table(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
 
 from benchmarks import english
-from spacy_latent.analysis.calibration import JudgedEntities
+from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.evaluation import entity_calibration
 from spacy_latent.evaluation.entity_calibration import Measured
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import precision_promise as program
-from spacy_latent.analysis.calibration import JudgedEntities
+from spacy_latent.analysis.judged_entities import JudgedEntities
 
 
 def test_promises_are_counted_in_both_ways_and_make_the_table() -> None:

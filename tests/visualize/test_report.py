@@ -13,8 +13,9 @@ from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from spacy_latent.analysis.calibration import JudgedEntities, entity_figures
+from spacy_latent.analysis.calibration import entity_figures
 from spacy_latent.analysis.figures import Figures, TaskFigures
+from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.cli.stats import print_statistics
 from spacy_latent.evaluation.assessment import Assessment, assess
 from spacy_latent.visualize.charts import bar, curves, histogram

@@ -1,0 +1,153 @@
+"""Precision and recall of the predictions that reach a least probability."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spacy_latent.analysis.judged_entities import JudgedEntities
+from spacy_latent.analysis.task import confidence_interval
+from spacy_latent.errors import LatentError, number_of
+
+
+@dataclass(frozen=True)
+class ThresholdResult:
+    """Result of dropping the entities less probable than ``threshold``.
+
+    Attributes:
+        threshold: the least probability of a kept entity.
+        precision: share of the kept entities that is correct, NaN if none is kept.
+        low: lower end of the 95 % interval of the precision.
+        recall: share of the gold entities that is kept, NaN without gold entities.
+    """
+
+    threshold: float
+    kept: int
+    precision: float
+    low: float
+    high: float
+    recall: float
+
+
+def apply_threshold(found: JudgedEntities, threshold: float) -> ThresholdResult:
+    probabilities = np.asarray(found.probabilities, dtype="float64")
+    own = probabilities >= threshold
+    kept, right = int(own.sum()), int((own & np.asarray(found.correct, dtype=bool)).sum())
+    precision = right / kept if kept else math.nan
+    recall = right / found.gold if found.gold else math.nan
+    return ThresholdResult(threshold, kept, precision, *interval(right, kept), recall)
+
+
+# Fewer entities hardly determine a precision: 19 of 19 right gives an interval of 83 to 100 %.
+FEW, SMALL_SHARE = 20, 0.1
+
+
+# Least number of entities to fit a calibration: 50 determine the share right to 14 points.
+ENOUGH = 50
+
+
+def keeps_few(one: ThresholdResult, found: JudgedEntities) -> bool:
+    """Return whether the entities kept are few, in number or as a share of ``found``."""
+    return one.kept < FEW or one.kept < SMALL_SHARE * len(found.probabilities)
+
+
+def in_digits(probability: float) -> str:
+    """Format a probability with three significant digits of it and of its distance to 1.
+
+    An example is 0.9999634. A probability less than 1 is never printed as 1.
+    """
+    if not 0.5 < probability < 1:
+        return f"{probability:.3g}"
+    places = 2 - math.floor(math.log10(1 - probability))
+    return f"{probability:.{places}f}".rstrip("0")
+
+
+def in_words(one: ThresholdResult, found: JudgedEntities, texts: str) -> str:
+    """Describe a :class:`ThresholdResult` of ``found`` in words.
+
+    Args:
+        texts: description of the texts.
+    """
+    said = f"{one.kept} of {number_of(len(found.probabilities), found.noun)} of {texts}"
+    if not one.kept:
+        return said
+    precision, low, high = (f"{100 * share:.1f} %" for share in (one.precision, one.low, one.high))
+    recall = f", recall {100 * one.recall:.1f} %" if found.gold else ""
+    return f"{said} (precision {precision}, 95 % interval {low} to {high}{recall})"
+
+
+def threshold_for(found: JudgedEntities, precision: float) -> ThresholdResult | None:
+    """Return the lowest threshold whose entities have this precision.
+
+    The threshold is 0 if all entities together have the precision. Otherwise it is midway between
+    the least probable entity that is kept and the next lower one.
+
+    Returns:
+        The result of the threshold, None if no threshold reaches the precision.
+    """
+    thresholds, reached = precisions(found)
+    enough = np.flatnonzero(reached >= precision)
+    if not len(enough):
+        return None
+    least = int(enough[0])
+    # Not the lowest probability itself: a confident tagger has it so near to 1 that entities of
+    # other texts, correct ones too, stay below.
+    return apply_threshold(found, float(thresholds[least - 1 : least + 1].mean()) if least else 0.0)
+
+
+def precisions(found: JudgedEntities) -> tuple[np.ndarray, np.ndarray]:
+    """Return the precision at every threshold.
+
+    Returns:
+        The different probabilities of entities, ascending, ``(T,)``, and the precision of the
+        entities that reach each of them, ``(T,)``.
+    """
+    said = np.asarray(found.probabilities, dtype="float64")
+    order = np.argsort(said)
+    thresholds, first = np.unique(said[order], return_index=True)
+    right = np.asarray(found.correct, dtype="float64")[order]
+    reaching = right[::-1].cumsum()[::-1]
+    return thresholds, reaching[first] / (len(said) - first)
+
+
+def most_precise(found: JudgedEntities) -> ThresholdResult | None:
+    """Return the most precise of the thresholds that keep enough entities, None if all keep few."""
+    thresholds, reached = precisions(found)
+    for place in np.argsort(-reached, kind="stable"):
+        one = apply_threshold(found, float(thresholds[place]))
+        if not keeps_few(one, found):
+            return one
+    return None
+
+
+# Thresholds of the table of precision and recall.
+THRESHOLDS = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
+
+
+def interval(right: int, count: int) -> tuple[float, float]:
+    """Return the 95 % interval of the share right, NaN without predictions."""
+    return confidence_interval(right, count) if count else (math.nan, math.nan)
+
+
+def conformal_threshold(scores: Sequence[float], coverage: float) -> float:
+    """Return the threshold that the score of a further item reaches with probability ``coverage``.
+
+    The further item must be exchangeable with these (Vovk et al. 2005; split conformal prediction).
+
+    Raises:
+        LatentError: if there are too few scores. 1 − coverage must be at least 1 / (n + 1).
+    """
+    if not 0 < coverage < 1:
+        raise LatentError(f"The coverage is {coverage}; expected a number between 0 and 1.")
+    # So that .1 · 10 is 1.
+    rank = math.floor((len(scores) + 1) * (1 - coverage) + 1e-9)
+    if rank < 1:
+        needed = math.ceil(1 / (1 - coverage) - 1e-9) - 1
+        raise LatentError(
+            f"A coverage of {coverage} takes at least {needed} texts with entities, and there are "
+            f"{len(scores)}. Give more annotated text, or a lower coverage."
+        )
+    return float(np.sort(np.asarray(scores, dtype="float64"))[rank - 1])

@@ -1,0 +1,111 @@
+"""Calibration of the probabilities of arcs and trees that a parser has learnt.
+
+Importing this module is cheap. spaCy imports it whenever a pipeline is made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spacy_latent.errors import LatentError
+from spacy_latent.pipeline.learnt_calibration import ConfidenceMap, confidence_of, confidences_of
+
+if TYPE_CHECKING:
+    from spacy_latent.models.parses import ArcConfidences
+
+# Bound on the probabilities of whole trees, of which those of long sentences are far smaller.
+LEAST_TREE = 1e-300
+# Numbers of the calibration of a parser that divide scores or keep the order of probabilities.
+POSITIVE = ("temperature", "label_temperature", "slope", "tree_slope", "labelled_tree_slope")
+
+
+def is_finite_number(value: object) -> bool:
+    """Return whether a value is a finite number, and no truth value."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return math.isfinite(value)
+
+
+@dataclass(frozen=True)
+class ParseCalibration(ConfidenceMap):
+    """Calibration of a parser's probabilities, learnt from held-out text.
+
+    The slope, the shift and the shifts are those of arcs, by the most probable label of each. A
+    labelled arc has the confidence of its arc times the probability of the label given the arc.
+
+    Attributes:
+        temperature: divisor of the scores of arcs.
+        label_temperature: divisor of the scores of labels.
+        tree_slope, tree_shift: the log-odds that a whole tree is right are those of its probability
+            times the slope, plus the shift.
+        labelled_tree_slope, labelled_tree_shift: likewise of a tree with its labels.
+        docs, arcs: numbers of docs and arcs of the fit.
+    """
+
+    temperature: float = 1.0
+    label_temperature: float = 1.0
+    tree_slope: float = 1.0
+    tree_shift: float = 0.0
+    labelled_tree_slope: float = 1.0
+    labelled_tree_shift: float = 0.0
+    docs: int = 0
+    arcs: int = 0
+
+    def to_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, found: object, name: str, labels: Sequence[str]) -> ParseCalibration:
+        """Read the calibration that a component ``name`` has saved.
+
+        Args:
+            labels: labels of its arcs.
+
+        Raises:
+            LatentError: if a value is invalid.
+        """
+        known = [each.name for each in fields(cls)]
+        shifts = found.get("shifts", {}) if isinstance(found, Mapping) else None
+        if (
+            not isinstance(found, Mapping)
+            or not isinstance(shifts, Mapping)
+            or not set(found) <= set(known)
+            or not set(shifts) <= set(labels)
+            or not all(
+                is_finite_number(n)
+                for n in (*shifts.values(), *(n for key, n in found.items() if key != "shifts"))
+            )
+            or min(found.get(key, 1.0) for key in POSITIVE) <= 0
+        ):
+            raise LatentError(
+                f"{name}: its calibration is {found!r}; expected finite numbers under "
+                f"{', '.join(known)}, by its labels under shifts, and {', '.join(POSITIVE)} above "
+                "0. The saved pipeline was changed by hand or cut short: run 'spacy latent "
+                "calibrate' again."
+            )
+        return cls(**found)
+
+    def confidences(self, labels: Sequence[str]) -> ArcConfidences | None:
+        """Return the map of arcs for a parser with these labels, None if it changes nothing."""
+        if not self.changes_odds:
+            return None
+        shifts = np.array(self.shifts_of(labels))
+        return lambda said, places: confidences_of(said, self.slope, shifts[places])
+
+    def tree_confidences(self, whole: float, labelled: float) -> tuple[float, float]:
+        """Return the confidences that a whole tree is right, without and with its labels.
+
+        The second is at most the first. The maps of the two are fitted apart, and could disagree.
+
+        Args:
+            whole: probability of the tree.
+            labelled: its probability with labels.
+        """
+        tree = confidence_of(whole, self.tree_slope, self.tree_shift, LEAST_TREE)
+        slope, shift = self.labelled_tree_slope, self.labelled_tree_shift
+        return tree, min(tree, confidence_of(labelled, slope, shift, LEAST_TREE))
