@@ -55,7 +55,7 @@ def possible_parts(span: SpanStructure, noun: str, component: str) -> list[tuple
     """Return the rows of the calibrated set of a structure, with their probabilities.
 
     Args:
-        noun: What the set holds, for an error.
+        noun: Members of the set, for an error.
         component: Name of the component that stored the span, for an error.
 
     Raises:

@@ -217,8 +217,8 @@ def print_coverage(
     """Print the sets of heads or spans, and what they cover on further texts.
 
     Args:
-        several: What the sets hold.
-        place: Where there is one set.
+        several: Members of the sets.
+        place: Words for a place with one set.
         fitted: Coverage on the texts of the calibration; None for no sets.
         further: Coverage on further texts, or None.
     """
