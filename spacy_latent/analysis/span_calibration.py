@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from spacy.training import Example
 
@@ -12,6 +13,37 @@ from spacy_latent.annotations import annotated_labels
 SPAN, SET_OF_SPANS = "span", "whole set"
 # First token, token after the last, and label.
 Place = tuple[int, int, str]
+
+
+@dataclass(frozen=True)
+class GoldSpans:
+    """Annotated spans of a text.
+
+    Attributes:
+        aligned: those that the tokens of the predicted doc can form, in these tokens.
+        count: number of all of them.
+        asked: labels that the text was annotated for; None for all.
+    """
+
+    aligned: set[Place]
+    count: int
+    asked: tuple[str, ...] | None
+
+
+def gold_spans(example: Example, key: str) -> GoldSpans | None:
+    """Return the annotated spans of a text, None if it does not have the group ``key``."""
+    reference = example.reference
+    if key not in reference.spans:
+        return None
+    asked = annotated_labels(reference)
+    gold = [span for span in reference.spans[key] if asked is None or span.label_ in asked]
+    tokens = [span for span in gold if len(span)]
+    aligned = example.get_aligned_spans_y2x(tokens, allow_overlap=True) if tokens else []
+    return GoldSpans(
+        {(span.start, span.end, span.label_) for span in aligned},
+        len({(span.start, span.end, span.label_) for span in gold}),
+        asked,
+    )
 
 
 class SpanJudge:
@@ -39,33 +71,25 @@ class SpanJudge:
         Returns:
             Spans that the annotation says to be right or wrong.
         """
-        found, reference = self.found, example.reference
+        found, gold = self.found, gold_spans(example, self.key)
         text, self.texts = self.texts, self.texts + 1
-        is_annotated, asked = self.key in reference.spans, annotated_labels(reference)
-        gold = [
-            span
-            for span in (reference.spans[self.key] if is_annotated else [])
-            if asked is None or span.label_ in asked
-        ]
-        found.gold += len({(span.start, span.end, span.label_) for span in gold})
-        tokens = [span for span in gold if len(span)]
-        aligned = example.get_aligned_spans_y2x(tokens, allow_overlap=True) if tokens else []
-        right = {(span.start, span.end, span.label_) for span in aligned}
+        found.gold += 0 if gold is None else gold.count
         judged: list[bool] = []
         predicted = set()
         for place, confidence in spans:
             start, end, label = place
-            judged.append(is_annotated and (asked is None or label in asked))
-            if not judged[-1]:
+            judged.append(gold is not None and (gold.asked is None or label in gold.asked))
+            if gold is None or not judged[-1]:
                 found.unannotated += 1
                 continue
             predicted.add(place)
-            found.add(confidence, place in right, text, label, end - start)
-        is_judged = is_annotated and asked is None
-        # Spans that the tokens of the predicted doc cannot form are missing in any set.
-        places = {(span.start, span.end, span.label_) for span in gold}
-        same = predicted == right and len(right) == len(places)
-        self.sets.append(same if is_judged else None)
+            found.add(confidence, place in gold.aligned, text, label, end - start)
+        if gold is None or gold.asked is not None:
+            self.sets.append(None)
+        else:
+            # Spans that the tokens of the predicted doc cannot form are missing in any set.
+            same = predicted == gold.aligned and len(gold.aligned) == gold.count
+            self.sets.append(same)
         return judged
 
 

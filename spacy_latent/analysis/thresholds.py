@@ -10,7 +10,7 @@ import numpy as np
 
 from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.analysis.task import confidence_interval
-from spacy_latent.errors import LatentError, number_of
+from spacy_latent.errors import LatentError, number_of, plural
 
 
 @dataclass(frozen=True)
@@ -132,22 +132,39 @@ def interval(right: int, count: int) -> tuple[float, float]:
     return confidence_interval(right, count) if count else (math.nan, math.nan)
 
 
-def conformal_threshold(scores: Sequence[float], coverage: float) -> float:
-    """Return the threshold that the score of a further item reaches with probability ``coverage``.
+def conformal_threshold(
+    scores: Sequence[float] | np.ndarray,
+    coverage: float,
+    texts: Sequence[int] | np.ndarray | None = None,
+    noun: str = "entity",
+) -> float:
+    """Return the threshold that a further score reaches with probability ``coverage``.
 
-    The further item must be exchangeable with these (Vovk et al. 2005; split conformal prediction).
+    The further score must be exchangeable with these (Vovk et al. 2005; split conformal
+    prediction). With texts, a text must be exchangeable with the others, and the further score is
+    any of its own with equal probability (Lee, Barber and Willett 2023; hierarchical conformal
+    prediction).
+
+    Args:
+        texts: text of each score; None if each is of a text of its own.
+        noun: name of the items with scores, for an error.
 
     Raises:
-        LatentError: if there are too few scores. 1 − coverage must be at least 1 / (n + 1).
+        LatentError: if there are too few texts. 1 − coverage must be at least 1 / (texts + 1).
     """
     if not 0 < coverage < 1:
         raise LatentError(f"The coverage is {coverage}; expected a number between 0 and 1.")
+    said = np.asarray(scores, dtype="float64")
+    place = np.arange(len(said)) if texts is None else np.unique(texts, return_inverse=True)[1]
+    sizes = np.bincount(place)
     # So that .1 · 10 is 1.
-    rank = math.floor((len(scores) + 1) * (1 - coverage) + 1e-9)
-    if rank < 1:
+    if (len(sizes) + 1) * (1 - coverage) + 1e-9 < 1:
         needed = math.ceil(1 / (1 - coverage) - 1e-9) - 1
         raise LatentError(
-            f"A coverage of {coverage} takes at least {needed} texts with entities, and there are "
-            f"{len(scores)}. Give more annotated text, or a lower coverage."
+            f"A coverage of {coverage} takes at least {needed} texts with {plural(noun)}, and "
+            f"there are {len(sizes)}. Give more annotated text, or a lower coverage."
         )
-    return float(np.sort(np.asarray(scores, dtype="float64"))[rank - 1])
+    order = np.argsort(-said, kind="stable")
+    # The further text has the weight of one, and a score below all others.
+    reached = (1 / ((len(sizes) + 1) * sizes[place[order]])).cumsum()
+    return float(said[order[np.searchsorted(reached, coverage - 1e-9)]])

@@ -11,7 +11,7 @@ from spacy_latent.annotations.entities import ENTITIES, names_entities
 from spacy_latent.annotations.latent_annotation import LatentAnnotation
 from spacy_latent.annotations.records import WHOLE
 from spacy_latent.annotations.span_parts import chosen_parts
-from spacy_latent.annotations.span_structure import Entity, SpanStructure
+from spacy_latent.annotations.span_structure import Arc, Bracket, Entity, SpanStructure
 from spacy_latent.kinds import find_kind
 
 
@@ -30,16 +30,18 @@ def to_json(
       ``dependencies``, [head, modifier, label, probability]. A span of a parser that stores
       probabilities has ``whole_probability`` and ``labelled_whole_probability``.
     - Tags: ``tags``. Tags whose names form entities also have ``entities``, [start, end, label,
-      probability]. ``possible`` is there if the component was calibrated for a coverage. Each
-      alternative lists the entities that only the first alternative has ("without") and the
-      entities that only this alternative has ("with"). A span has ``min_confidence`` if the
-      component leaves less probable entities out of ``doc.ents``. It has ``entities_calibrated``,
-      true, if the probabilities of entities were calibrated and the weights of alternatives were
-      not.
+      probability]. Each alternative lists the entities that only the first alternative has
+      ("without") and the entities that only this alternative has ("with"). A span has
+      ``min_confidence`` if the component leaves less probable entities out of ``doc.ents``. It has
+      ``entities_calibrated``, true, if the probabilities of entities were calibrated and the
+      weights of alternatives were not.
     - Items: ``items``, [token, probability].
     - Pairs of words: ``cells``, [token of the first text, token of the second, probability].
     - Spans: ``brackets``, [start, end, probability]. Brackets of segments and phrases end with the
       label.
+
+    ``possible`` lists the calibrated sets of entities, arcs or brackets, in the same form, if the
+    component was calibrated for a coverage.
 
     ``labels`` has the names behind the numbers of tags and of decoded labels, if they have names.
     Every entry has the decoded structure and the alternatives of each span, in the form of
@@ -85,16 +87,20 @@ def _entry(doc: Doc, name: str, stored: str, threshold: float | None) -> dict[st
         entry["arcs"] = _arcs(annotation)
         if _is_labelled(annotation):
             entry["dependencies"] = _dependencies(annotation)
+        if _has_sets(annotation):
+            entry["possible"] = [_arc(arc) for arc in annotation.possible_arcs()]
     if "tags" in given:
         entry["tags"] = annotation.tags.tolist()
         named = [names_entities(span.labels) for span in annotation.spans]
         if all(named or [stored == ENTITIES]):
             entry["entities"] = [_entity(e) for e in annotation.entities()]
-            if annotation.spans and all(s.possible is not None for s in annotation.spans):
+            if _has_sets(annotation):
                 entry["possible"] = [_entity(e) for e in annotation.possible_entities()]
     for accessor, read in READ.items():
         if accessor in given:
             entry[accessor] = read(annotation)
+    if "brackets" in given and _has_sets(annotation):
+        entry["possible"] = [_bracket(bracket) for bracket in annotation.possible_brackets()]
     labels = {span.labels for span in annotation.spans if span.labels is not None}
     if len(labels) == 1 or stored == ENTITIES:
         entry["labels"] = [label for known in labels for label in known]
@@ -102,6 +108,10 @@ def _entry(doc: Doc, name: str, stored: str, threshold: float | None) -> dict[st
         entry["probable"] = _probable(annotation, given, threshold)
     entry["spans"] = [_span(doc, name, span) for span in annotation.spans]
     return entry
+
+
+def _has_sets(annotation: LatentAnnotation) -> bool:
+    return bool(annotation.spans) and all(s.possible is not None for s in annotation.spans)
 
 
 def _span(doc: Doc, name: str, span: SpanStructure) -> dict[str, object]:
@@ -136,7 +146,11 @@ def _is_labelled(annotation: LatentAnnotation) -> bool:
 
 
 def _arcs(annotation: LatentAnnotation, threshold: float | None = None) -> list[list[Any]]:
-    return [[a.head, a.modifier, _rounded(a.probability)] for a in annotation.arcs(threshold)]
+    return [_arc(arc) for arc in annotation.arcs(threshold)]
+
+
+def _arc(arc: Arc) -> list[Any]:
+    return [arc.head, arc.modifier, _rounded(arc.probability)]
 
 
 def _dependencies(annotation: LatentAnnotation, threshold: float | None = None) -> list[list[Any]]:
@@ -155,10 +169,12 @@ def _items(annotation: LatentAnnotation, threshold: float | None = None) -> list
 
 
 def _brackets(annotation: LatentAnnotation, threshold: float | None = None) -> list[list[Any]]:
-    return [
-        [b.start, b.end, _rounded(b.probability)] + ([] if b.label is None else [b.name or b.label])
-        for b in annotation.brackets(threshold)
-    ]
+    return [_bracket(bracket) for bracket in annotation.brackets(threshold)]
+
+
+def _bracket(found: Bracket) -> list[Any]:
+    label = [] if found.label is None else [found.name or found.label]
+    return [found.start, found.end, _rounded(found.probability), *label]
 
 
 READ = {"cells": _cells, "items": _items, "brackets": _brackets}

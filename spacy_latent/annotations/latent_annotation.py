@@ -17,7 +17,14 @@ from spacy_latent.annotations.displacy import (
     style_of,
 )
 from spacy_latent.annotations.entities import entities_of
-from spacy_latent.annotations.span_parts import chosen_parts, labelled_parts, no_counters_message
+from spacy_latent.annotations.span_parts import (
+    chosen_parts,
+    doc_heads,
+    is_below,
+    labelled_parts,
+    no_counters_message,
+    possible_parts,
+)
 from spacy_latent.annotations.span_structure import (
     Arc,
     Bracket,
@@ -55,7 +62,7 @@ class LatentAnnotation:
         heads = np.full(len(self.doc), -1, dtype="int32")
         for span in self.spans:
             _check_kind(span, "heads")
-            heads[span.start : span.end] = _doc_heads(span, span.decoded)
+            heads[span.start : span.end] = doc_heads(span, span.decoded)
         return heads
 
     @property
@@ -215,7 +222,7 @@ class LatentAnnotation:
                 p = None if probabilities is None else float(probabilities[i])
                 here = (start, end, label) in given
                 place = span.start + start, span.start + end, label
-                found.append(Entity(*place, p, here, not here and _is_below(span, p)))
+                found.append(Entity(*place, p, here, not here and is_below(span, p)))
         return found
 
     def differences(self, alternative: int) -> tuple[list[Entity], list[Entity]]:
@@ -256,19 +263,42 @@ class LatentAnnotation:
         found = []
         for span in self.spans:
             _check_kind(span, "entities")
-            if span.possible is None or span.possible_probabilities is None or not span.labels:
-                raise LatentError(
-                    f"{self.component!r} stored no set of possible entities. Calibrate it with "
-                    "'spacy latent calibrate MODEL DEV OUT --coverage 0.9', and set annotate = "
-                    '"probabilities".'
-                )
             given = {(e.start, e.end, e.label) for e in self.entities() if e.given}
-            rows = zip(span.possible.tolist(), span.possible_probabilities.tolist())
-            for (first, last, tag), p in rows:
-                place = span.start + first, span.start + last, span.labels[tag][2:]
+            for (first, last, tag), p in possible_parts(span, "entities", self.component):
+                place = span.start + first, span.start + last, (span.labels or ())[tag][2:]
                 here = place in given
-                found.append(Entity(*place, p, here, not here and _is_below(span, p)))
+                found.append(Entity(*place, p, here, not here and is_below(span, p)))
         return found
+
+    def possible_arcs(self) -> list[Arc]:
+        """Return the calibrated sets of possible arcs of each word, the most probable first.
+
+        See :meth:`possible_brackets`. The sets hold this share of the heads of a text.
+        """
+        for span in self.spans:
+            _check_kind(span, "arcs")
+        return [
+            Arc(None if head == 0 else head + span.start - 1, modifier + span.start - 1, p)
+            for span in self.spans
+            for (head, modifier, _), p in possible_parts(span, "arcs", self.component)
+        ]
+
+    def possible_brackets(self) -> list[Bracket]:
+        """Return the calibrated set of possible labelled spans, the most probable first.
+
+        It holds a share of the spans of a text, on average over texts: the coverage that ``spacy
+        latent calibrate --coverage`` was given. Its spans may cross each other.
+
+        Raises:
+            LatentError: If no such set is stored.
+        """
+        for span in self.spans:
+            _check_kind(span, "brackets", "spans")
+        return [
+            Bracket(span.start + first, span.start + end, p, number, (span.labels or ())[number])
+            for span in self.spans
+            for (first, end, number), p in possible_parts(span, "spans", self.component)
+        ]
 
     def brackets(
         self, threshold: float | None = None, alternative: int | None = None
@@ -369,13 +399,3 @@ def _check_kind(span: SpanStructure, accessor: str, wanted: str = "") -> None:
     raise LatentError(
         f"{span.structure} {tree}has no {wanted}: its kind is {span.kind!r}. It is in {there}."
     )
-
-
-def _is_below(span: SpanStructure, probability: float | None) -> bool:
-    least = span.min_confidence
-    return least is not None and probability is not None and probability < least
-
-
-def _doc_heads(span: SpanStructure, heads: np.ndarray) -> np.ndarray:
-    own = np.arange(span.start, span.end)
-    return np.where(heads == 0, own, heads - 1 + span.start)

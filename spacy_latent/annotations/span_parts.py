@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from spacy_latent.annotations.span_structure import SpanStructure, probability_of_parts
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import find_kind
@@ -47,6 +49,36 @@ def labelled_parts(
     assert labels is not None
     places = zip(heads.tolist(), range(1, len(heads) + 1), labels.tolist())
     return [(place, None if known is None else known.get(place, 0.0)) for place in places]
+
+
+def possible_parts(span: SpanStructure, noun: str, component: str) -> list[tuple[list[int], float]]:
+    """Return the rows of the calibrated set of a structure, with their probabilities.
+
+    Args:
+        noun: Members of the set, for an error.
+        component: Name of the component that stored the span, for an error.
+
+    Raises:
+        LatentError: If there is no set.
+    """
+    if span.possible is None or span.possible_probabilities is None or not span.labels:
+        raise LatentError(
+            f"{component!r} stored no set of possible {noun}. Calibrate it with 'spacy latent "
+            'calibrate MODEL DEV OUT --coverage 0.9\', and set annotate = "probabilities".'
+        )
+    return list(zip(span.possible.tolist(), span.possible_probabilities.tolist()))
+
+
+def is_below(span: SpanStructure, probability: float | None) -> bool:
+    """Return whether an entity is less probable than the component's ``min_confidence``."""
+    least = span.min_confidence
+    return least is not None and probability is not None and probability < least
+
+
+def doc_heads(span: SpanStructure, heads: np.ndarray) -> np.ndarray:
+    """Return heads of a span's tree as positions in the doc; a root is its own head."""
+    own = np.arange(span.start, span.end)
+    return np.where(heads == 0, own, heads - 1 + span.start)
 
 
 def _at_least(

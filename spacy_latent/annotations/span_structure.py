@@ -51,10 +51,11 @@ class SpanStructure:
         alternative_labels: The ``arc_labels`` of each alternative.
         alternative_probabilities: The ``entity_probabilities`` of each alternative; empty if they
             are not known.
-        possible: ``(C, 3)`` int32, the calibrated set of possible entities, the most probable
-            first: first token, token after the last, and number of the label's U tag. It contains
-            all entities of the text with the coverage that the component was calibrated for. None
-            for a component without such a coverage.
+        possible: ``(C, 3)`` int32, the calibrated set for the coverage of the component, the most
+            probable first. An entity is its first token, the token after the last, and the number
+            of the label's U tag; a labelled span the same with the number of its label. An arc is
+            [head, modifier, its most probable label], and each modifier has a set of its own. None
+            for a component without a coverage.
         possible_probabilities: ``(C,)`` float32, the probabilities of ``possible``, or None.
         min_confidence: Entities less probable than this were left out of ``doc.ents``; None without
             such a threshold.

@@ -59,7 +59,8 @@ def calibrate_cli(
     coverage: float | None = typer.Option(
         None,
         "--coverage",
-        help="Store sets of possible entities, which hold all of a text's in this share of texts",
+        help="Store sets of possible entities, which hold all of a text in this share of texts; or "
+        "sets of heads or nested spans, which hold this share of those of a text",
     ),
     precision: float | None = typer.Option(
         None,
@@ -222,8 +223,8 @@ def refuse_options_of_entities(asked: Request, kind: str) -> None:
     name = {ARCS: "latent_parser", SPANS: "tree_spancat"}.get(kind)
     if name:
         refuse_options(
-            {"--coverage": asked.coverage is not None, "--biases": asked.biases},
-            f"is for entities, and this is a {name}, which has neither sets nor biases.",
+            {"--biases": asked.biases},
+            f"is for entities, and this is a {name}, which has no biases.",
         )
 
 

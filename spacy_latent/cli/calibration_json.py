@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spacy_latent.analysis.judged_entities import JudgedEntities
     from spacy_latent.cli.calibration_results import EntityResult, ParseResult
+    from spacy_latent.evaluation.covering_sets import Coverage
 
 
 def parses_to_json(found: ParseResult) -> dict[str, Any]:
@@ -27,6 +28,7 @@ def parses_to_json(found: ParseResult) -> dict[str, Any]:
         "gain": {**vars(mapped.gain), "kept": mapped.kept},
         "losses": mapped.losses,
     }
+    made.update(coverage_to_json(found.fitted.covered, found.covered))
     if found.further:
         made["test"] = {noun: entity_figures(judged) for noun, judged in found.further.items()}
         made["test_groups"] = {
@@ -64,6 +66,7 @@ def entities_to_json(result: EntityResult) -> dict[str, Any]:
         }
     if found.set_sizes:
         made["set_size"] = sum(found.set_sizes) / len(found.set_sizes)
+    made.update(coverage_to_json(found.covered, None if held_out is None else held_out.sets))
     if least is not None:
         made["min_confidence"] = vars(least)
     if held_out is not None:
@@ -74,6 +77,16 @@ def entities_to_json(result: EntityResult) -> dict[str, Any]:
         if held_out.covered is not None:
             made["test_coverage"], made["test_texts"] = held_out.covered
             made["test_set_size"] = held_out.set_size
+    return made
+
+
+def coverage_to_json(fitted: Coverage | None, further: Coverage | None) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    if fitted is not None:
+        made["set_size"] = fitted.size
+    if further is not None:
+        made["test_coverage"], made["test_texts"] = further.share, further.texts
+        made["test_set_size"] = further.size
     return made
 
 

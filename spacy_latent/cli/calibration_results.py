@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from spacy_latent.analysis.judged_entities import JudgedEntities
     from spacy_latent.analysis.thresholds import ThresholdResult
+    from spacy_latent.evaluation.covering_sets import Coverage
     from spacy_latent.evaluation.entity_calibration import Calibrated, Measured
     from spacy_latent.evaluation.parse_calibration import CalibratedParses
 
@@ -58,6 +59,7 @@ class ParseResult:
 
     Attributes:
         further: Judged arcs and trees of further texts, by noun.
+        covered: Coverage of the sets of heads on further texts, or None.
         chosen: Thresholds for the requested precision, by noun.
         refused: Why there is no such threshold; empty if there is one, or none was requested.
     """
@@ -66,6 +68,7 @@ class ParseResult:
     further: dict[str, JudgedEntities]
     chosen: dict[str, ThresholdResult]
     refused: str
+    covered: Coverage | None = None
 
 
 @dataclass
@@ -90,10 +93,12 @@ def calibrate_parses(
     from spacy_latent.evaluation import parse_calibration
 
     fitted = parse_calibration.calibrate(
-        nlp, examples, name, confidence=asked.slope, progress=progress
+        nlp, examples, name, confidence=asked.slope, coverage=asked.coverage, progress=progress
     )
-    judged = parse_calibration.measure(nlp, further, name, progress) if further else {}
-    found = ParseResult(fitted, judged, {}, "")
+    found = ParseResult(fitted, {}, {}, "")
+    if further:
+        found.covered = parse_calibration.measure_sets(nlp, further, name, progress)
+        found.further = parse_calibration.measure(nlp, further, name, progress)
     if asked.precision is not None:
         try:
             found.chosen = parse_calibration.precise_arcs(
@@ -120,7 +125,12 @@ def calibrate_entities(
         if kind == SPANS:
             measure = span_calibration.measure
             fitted = span_calibration.calibrate(
-                nlp, examples, component, confidence=asked.slope, progress=progress
+                nlp,
+                examples,
+                component,
+                confidence=asked.slope,
+                coverage=asked.coverage,
+                progress=progress,
             )
         else:
             measure = entity_calibration.measure

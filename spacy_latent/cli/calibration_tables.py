@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from spacy_latent.analysis.judged_entities import JudgedEntities
     from spacy_latent.cli.calibration_results import EntityResult, ParseResult, Request
     from spacy_latent.evaluation.calibration_fit import Gain
+    from spacy_latent.evaluation.covering_sets import Coverage
     from spacy_latent.evaluation.entity_calibration import Calibrated, Measured
     from spacy_latent.evaluation.parse_calibration import CalibratedParses
-    from spacy_latent.pipeline.learnt_calibration import ConfidenceMap
+    from spacy_latent.pipeline.learnt_calibration import ConfidenceMap, EntityCalibration
+    from spacy_latent.pipeline.learnt_parse_calibration import ParseCalibration
 
 SENTENCES_OF_DOCS = (
     "All sentences of a doc count as one text, since they are often right or wrong together. If "
@@ -43,6 +45,7 @@ def print_parses(nlp: Language, name: str, asked: Request, found: ParseResult) -
     print_parse_fits(nlp, asked.dev, fitted)
     for judged in further.values():
         print_error("On the further texts", judged)
+    print_coverage("heads", "of a word", fitted.covered, found.covered, fitted.calibration)
     shown = further.values() if further else [fit.after for fit in fitted.fits]
     texts = FURTHER_TEXTS if further else CALIBRATION_TEXTS
     for judged in shown:
@@ -167,6 +170,8 @@ def print_entities(nlp: Language, name: str, asked: Request, found: EntityResult
         print_error("All spans of a text together, with the temperature", fitted.sets[1])
     if held_out is not None:
         print_held_out(held_out)
+    sets = None if held_out is None else held_out.sets
+    print_coverage("spans", "in a doc", fitted.covered, sets, fitted.calibration)
     texts = CALIBRATION_TEXTS if held_out is None else FURTHER_TEXTS
     shown = fitted.after if held_out is None else held_out.entities
     if shown.probabilities:
@@ -199,6 +204,36 @@ def print_held_out(found: Measured) -> None:
         msg.text(
             f"{100 * share:.1f} % of {number_of(count, 'further text')} with entities have all "
             f"in their set, which holds {found.set_size:.1f} spans on average"
+        )
+
+
+def print_coverage(
+    several: str,
+    place: str,
+    fitted: Coverage | None,
+    further: Coverage | None,
+    made: EntityCalibration | ParseCalibration,
+) -> None:
+    """Print the sets of heads or spans, and what they cover on further texts.
+
+    Args:
+        several: Members of the sets.
+        place: Words for a place with one set.
+        fitted: Coverage on the texts of the calibration; None for no sets.
+        further: Coverage on further texts, or None.
+    """
+    from spacy_latent.analysis.thresholds import in_digits
+
+    if fitted is None or made.least is None:
+        return
+    msg.text(
+        f"sets with coverage {made.coverage}: all {several} with a confidence of at least "
+        f"{in_digits(made.least)}; {fitted.size:.1f} {place} on average"
+    )
+    if further is not None:
+        msg.text(
+            f"{100 * further.share:.1f} % of the {several} of a further text are in their set, "
+            f"averaged over {number_of(further.texts, 'text')}; {further.size:.1f} {place}"
         )
 
 

@@ -33,8 +33,9 @@ from spacy_latent.evaluation.calibration_fit import (
     left_out_confidences,
     surprise,
 )
+from spacy_latent.evaluation.covering_sets import Coverage
 from spacy_latent.evaluation.entity_predictions import fit_of_scores, judge, least_of_texts
-from spacy_latent.evaluation.precise_threshold import is_number, precise_threshold
+from spacy_latent.evaluation.precise_threshold import check_coverage, precise_threshold
 from spacy_latent.pipeline.calibrated_components import entity_components, span_components
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from spacy_latent.structures.derivatives import recording
@@ -56,7 +57,7 @@ class Calibrated:
             of the calibration. Without biases they are the same entities. Entities on tokens
             without annotation are left out; ``after.unannotated`` is their number. The texts of
             ``after`` are documents if docs name them.
-        set_sizes: number of spans in the set of each doc; empty without a coverage.
+        set_sizes: for entities, number of spans in the set of each doc; empty without a coverage.
         left_out: number of docs with whose annotation no sequence of tags agrees, such as docs with
             an unknown label. Scores are not fitted to them.
         unknown: these labels, sorted.
@@ -67,6 +68,7 @@ class Calibrated:
         crossed: entities of each text with the probabilities of a fit to the other folds.
         sets: for spans, whether the whole set of spans of each doc is right, with its probability
             as trained and with the temperature. No map is fitted to these.
+        covered: for spans, coverage of their sets on the texts of the fit, or None without sets.
     """
 
     calibration: EntityCalibration
@@ -81,6 +83,7 @@ class Calibrated:
     kept: bool = True
     crossed: JudgedEntities = field(default_factory=JudgedEntities)
     sets: tuple[JudgedEntities, JudgedEntities] | None = None
+    covered: Coverage | None = None
 
 
 @recording()
@@ -115,10 +118,7 @@ def calibrate(
             sets.
     """
     name = choose_component(nlp, component, entity_components(nlp), "crf_ner")
-    if coverage is not None and not (is_number(coverage) and 0 < coverage < 1):
-        raise LatentError(
-            f"calibrate: coverage is {coverage!r}; expected a number between 0 and 1."
-        )
+    check_coverage(coverage)
     pipe: Any = nlp.get_pipe(name)
     if not pipe.labels:
         raise LatentError(f"{name!r} has no labels, so there is nothing to calibrate. Train it.")
@@ -265,14 +265,16 @@ class Measured:
     Attributes:
         entities: entities with their probabilities, if the annotation tells whether they are right;
             the number of the others.
-        covered: share of the texts with entities whose set holds all of them, and the number of
-            such texts; None without sets or such texts.
-        set_size: mean number of spans in a set; NaN without sets.
+        covered: for entities, share of the texts with entities whose set holds all of them, and the
+            number of such texts; None without sets or such texts.
+        set_size: mean number of entities in a set; NaN without sets.
+        sets: for spans, their coverage; None without sets.
     """
 
     entities: JudgedEntities
     covered: tuple[float, int] | None
     set_size: float
+    sets: Coverage | None = None
 
 
 def measure(

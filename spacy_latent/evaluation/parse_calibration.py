@@ -46,8 +46,9 @@ from spacy_latent.evaluation.calibration_fit import (
     left_out_confidences,
     surprise,
 )
+from spacy_latent.evaluation.covering_sets import Coverage, arc_scores
 from spacy_latent.evaluation.judged_parses import BATCH, JudgedParses, judge_parses
-from spacy_latent.evaluation.precise_threshold import precise_threshold
+from spacy_latent.evaluation.precise_threshold import check_coverage, precise_threshold
 from spacy_latent.pipeline.calibrated_components import parse_components
 from spacy_latent.pipeline.learnt_calibration import confidence_of
 from spacy_latent.pipeline.learnt_parse_calibration import LEAST_TREE, ParseCalibration
@@ -116,6 +117,7 @@ class CalibratedParses:
             of right arcs.
         confidences: the map of arcs, with the same confidences as ``arcs``.
         labelled_trees: the map of whole trees with their labels.
+        covered: coverage of the sets of heads on the texts of the fit, or None without sets.
     """
 
     calibration: ParseCalibration
@@ -124,6 +126,7 @@ class CalibratedParses:
     confidences: FittedMap
     trees: FittedMap
     labelled_trees: FittedMap
+    covered: Coverage | None = None
 
     @property
     def fits(self) -> tuple[FittedTemperature | FittedMap, ...]:
@@ -138,6 +141,7 @@ def calibrate(
     component: str | None = None,
     *,
     confidence: bool | None = None,
+    coverage: float | None = None,
     progress: Progress = silent,
 ) -> CalibratedParses:
     """Fit temperatures and maps of a parser and store them in it, each if it gains.
@@ -154,10 +158,13 @@ def calibrate(
         component: name of a ``latent_parser``; may be left out if the pipeline has one.
         confidence: whether to fit a slope and a shift of arcs; None to fit them if held-out arcs
             support it. With True this fit is kept in any case.
+        coverage: share of the heads of a text that the sets of its words are to hold, on average
+            over texts; None for no sets.
 
     Raises:
-        LatentError: if no text has heads.
+        LatentError: if no text has heads, or if no sets of useful size have this coverage.
     """
+    check_coverage(coverage)
     name = choose_component(nlp, component, parse_components(nlp), "latent_parser")
     pipe: Any = nlp.get_pipe(name)
     made = examples_up_to("calibrate", nlp, name, examples, progress)
@@ -176,7 +183,33 @@ def calibrate(
     found = _fit(table, documents, confidence)
     kept = any(fit.kept for fit in (*found.fits, found.confidences))
     pipe.calibration = found.calibration if kept else None
+    if coverage is not None:
+        try:
+            scores = arc_scores(pipe, made, documents, progress)
+            least = scores.least(coverage)
+        except Exception:
+            pipe.calibration = before
+            raise
+        found.covered = scores.covered(least)
+        found.calibration = replace(found.calibration, coverage=coverage, least=least)
+        pipe.calibration = found.calibration
     return found
+
+
+def measure_sets(
+    nlp: Language, examples: Examples, component: str | None = None, progress: Progress = silent
+) -> Coverage | None:
+    """Measure the sets of heads on annotated texts; None for a parser without sets.
+
+    The arguments are the same as in :func:`calibrate`.
+    """
+    name = choose_component(nlp, component, parse_components(nlp), "latent_parser")
+    pipe: Any = nlp.get_pipe(name)
+    if pipe.calibration is None or pipe.calibration.least is None:
+        return None
+    made = examples_up_to("measure", nlp, name, examples, progress)
+    documents = independent_texts(example.reference for example in made)
+    return arc_scores(pipe, made, documents, progress).covered(pipe.calibration.least)
 
 
 def measure(

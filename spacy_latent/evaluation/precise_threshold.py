@@ -47,6 +47,14 @@ def check_precision(name: str, precision: object, point_estimate: bool) -> None:
     )
 
 
+def check_coverage(coverage: object) -> None:
+    """Raise LatentError unless a coverage of sets is None, or a number between 0 and 1."""
+    if coverage is not None and not (is_number(coverage) and 0 < coverage < 1):  # type: ignore[operator]
+        raise LatentError(
+            f"calibrate: coverage is {coverage!r}; expected a number between 0 and 1."
+        )
+
+
 def precise_threshold(
     found: JudgedEntities, precision: float, *, confidence: float | None = 0.9, few: bool = False
 ) -> ThresholdResult:

@@ -37,7 +37,9 @@ from spacy_latent.evaluation.calibration_fit import (
     left_out_confidences,
     surprise,
 )
+from spacy_latent.evaluation.covering_sets import span_scores
 from spacy_latent.evaluation.entity_calibration import Calibrated, Measured
+from spacy_latent.evaluation.precise_threshold import check_coverage
 from spacy_latent.pipeline.calibrated_components import span_components
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from spacy_latent.structures.derivatives import recording
@@ -52,6 +54,7 @@ def calibrate(
     component: str | None = None,
     *,
     confidence: bool | None = None,
+    coverage: float | None = None,
     progress: Progress = silent,
 ) -> Calibrated:
     """Fit the calibration of a ``tree_spancat`` and store it in the component if it gains.
@@ -68,10 +71,14 @@ def calibrate(
         component: name of a ``tree_spancat``; may be left out if the pipeline has one.
         confidence: whether to fit a slope and a shift; None to fit them if held-out spans support
             it. With True the fit is kept in any case.
+        coverage: share of the annotated spans of a text that its set is to hold, on average over
+            texts with spans; None for no sets.
 
     Raises:
-        LatentError: if no text has annotated spans of the component's labels.
+        LatentError: if no text has annotated spans of the component's labels, or if no sets of
+            useful size have this coverage.
     """
+    check_coverage(coverage)
     name = choose_component(nlp, component, span_components(nlp), "tree_spancat")
     pipe: Any = nlp.get_pipe(name)
     made = examples_up_to("calibrate", nlp, name, examples, progress)
@@ -86,6 +93,13 @@ def calibrate(
     earlier = pipe.calibration
     try:
         found = _fit(pipe, made, confidence, progress)
+        if coverage is not None:
+            documents = independent_texts(example.reference for example in made)
+            scores = span_scores(pipe, made, documents, progress)
+            least = scores.least(coverage)
+            calibration = replace(found.calibration, coverage=coverage, least=least)
+            found = replace(found, calibration=calibration, covered=scores.covered(least))
+            pipe.calibration = calibration
     except Exception:
         pipe.calibration = earlier
         raise
@@ -103,7 +117,11 @@ def measure(
     pipe: Any = nlp.get_pipe(name)
     made = examples_up_to("measure", nlp, name, examples, progress)
     spans, _ = _judge(pipe, made, progress)
-    return Measured(spans, None, math.nan)
+    sets = None
+    if pipe.calibration is not None and pipe.calibration.least is not None:
+        documents = independent_texts(example.reference for example in made)
+        sets = span_scores(pipe, made, documents, progress).covered(pipe.calibration.least)
+    return Measured(spans, None, math.nan, sets)
 
 
 def _fit(

@@ -23,6 +23,8 @@ from spacy_latent.models.tree_span_classifier import SpanScores, threads_of
 # At most one of two crossing spans, or of two exclusive labels of a span, is more probable than one
 # half. The margin is for rounding of sums in float32.
 SURE = 0.501
+# Least probability of a span in a set of possible spans, as trained.
+LEAST_IN_SETS = 1e-5
 # Least penalty on the scores of forbidden parts. It is finite, so that a span still has some class,
 # and trees that cross a forced span still have a probability.
 FORBIDDEN = 1e4
@@ -54,12 +56,14 @@ class FoundSpans:
         end: token after its last.
         chosen: predicted spans, which do not cross each other, the outer ones first.
         likely: all spans with at least the requested probability.
+        possible: the set of possible spans, the most probable first.
     """
 
     start: int
     end: int
     chosen: list[LabelledSpan]
     likely: list[LabelledSpan]
+    possible: list[LabelledSpan]
 
 
 def edit_spans(
@@ -127,6 +131,7 @@ def find_spans(
     threshold: float,
     least: float | None,
     sure: SpanConfidence = UNCHANGED,
+    least_of_set: float | None = None,
 ) -> list[list[FoundSpans]]:
     """Return the spans of each piece of each doc.
 
@@ -142,12 +147,15 @@ def find_spans(
         threshold: least probability of chosen spans.
         least: least probability of ``likely`` spans, or None for no such spans.
         sure: calibrated confidences of spans.
+        least_of_set: least confidence of ``possible`` spans, or None for no such spans.
     """
-    pieces = [[FoundSpans(span[0], span[1], [], []) for span in spans] for spans in found.spans]
+    pieces = [[FoundSpans(span[0], span[1], [], [], []) for span in spans] for spans in found.spans]
     labels = 1 + max((label for known in label_sets for label in known), default=-1)
     if not labels:
         return pieces
     bounds = [threshold] if least is None else [threshold, max(least, 1e-30)]
+    if least_of_set is not None:
+        bounds.append(LEAST_IN_SETS)
     for group, cells, array in zip(found.groups, found.cells, found.scores):
         scores = xp2torch(array)
         lengths = send(group.lengths, scores.device)
@@ -163,6 +171,10 @@ def find_spans(
             if least is not None:
                 likely = spans.of_labels >= bounds[1]
                 _put(pieces, group.members, "likely", spans, said, likely)
+            if least_of_set is not None:
+                _put(pieces, group.members, "possible", spans, said, said >= least_of_set)
+    for piece in (piece for own in pieces for piece in own):
+        piece.possible.sort(key=lambda span: -span.probability)
     return pieces
 
 

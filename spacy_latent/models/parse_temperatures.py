@@ -11,15 +11,13 @@ from spacy.tokens import Doc
 from torch import Tensor
 
 from spacy_latent.layers.labelled_trees import LabelledTrees
-from spacy_latent.models.parses import (
-    GroupParse,
-    Request,
+from spacy_latent.models.parses import GroupParse, Request, start_scores
+from spacy_latent.models.sentences import (
     find_all_sentences,
     log_of_all_bounds,
     spaces_of,
-    start_scores,
+    white_space,
 )
-from spacy_latent.models.sentences import white_space
 from spacy_latent.models.span_groups import group_spans
 
 
@@ -59,7 +57,7 @@ def arc_probabilities(
     """
     sizes = [len(doc) for doc in docs]
     starts = start_scores(module, rows, docs)
-    sentences = find_all_sentences(starts, docs, request)
+    sentences = find_all_sentences(starts, docs, request.max_length)
     sure = log_of_all_bounds(starts, docs, sentences)
     spaces = white_space(docs)
     count = len(temperatures)

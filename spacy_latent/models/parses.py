@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,9 +24,9 @@ from spacy_latent.models.added_labels import IMPOSSIBLE
 from spacy_latent.models.interventions import interventions_of
 from spacy_latent.models.sentences import (
     Bounds,
-    find_sentences,
-    hosts_of_space,
-    log_of_bounds,
+    find_all_sentences,
+    log_of_all_bounds,
+    spaces_of,
     white_space,
 )
 from spacy_latent.models.span_groups import Group, group_spans
@@ -34,6 +35,8 @@ from spacy_latent.structures.dependency import DependencyTree
 # Order of labels in the names of a SpanStructure: the label of roots, the learned labels, and the
 # label of white space.
 ROOT = 0
+# Least probability of an arc in a set of possible arcs, before its map to a confidence.
+LEAST_IN_SETS = 1e-5
 # Map from probabilities of arcs ``(A,)`` and places of their labels ``(A,)`` to confidences.
 ArcConfidences = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -52,6 +55,7 @@ class Request:
         label_temperature: divisor of the scores of labels, likewise.
         confidences: map of the probabilities of arcs, each with its most probable label, or None.
             The probabilities of labels given the arc stay as they are.
+        least_of_set: least confidence of an arc in the set of possible arcs, or None for no set.
     """
 
     names: tuple[str, ...]
@@ -64,6 +68,7 @@ class Request:
     temperature: float = 1.0
     label_temperature: float = 1.0
     confidences: ArcConfidences | None = None
+    least_of_set: float | None = None
 
 
 @dataclass
@@ -92,7 +97,7 @@ def parse(
     """
     sizes = [len(doc) for doc in docs]
     starts = start_scores(module, rows, docs)
-    sentences = find_all_sentences(starts, docs, request)
+    sentences = find_all_sentences(starts, docs, request.max_length)
     spaces = white_space(docs)
     found = [Parse(np.arange(size), np.zeros(size, dtype="int64")) for size in sizes]
     made: list[list[SpanStructure | None]] = [[None] * len(own) for own in sentences]
@@ -116,56 +121,10 @@ def parse(
     return found
 
 
-def find_all_sentences(
-    starts: Sequence[np.ndarray], docs: Sequence[Doc], request: Request
-) -> list[Bounds]:
-    """Return the sentences of docs.
-
-    Args:
-        starts: result of :func:`start_scores`.
-    """
-    return [
-        find_sentences(doc, own, request.max_length) if len(doc) else []
-        for doc, own in zip(docs, starts)
-    ]
-
-
-def log_of_all_bounds(
-    starts: Sequence[np.ndarray], docs: Sequence[Doc], sentences: list[Bounds]
-) -> list[np.ndarray]:
-    """Return the log-probability of each sentence of docs, see :func:`log_of_bounds`.
-
-    Args:
-        sentences: result of :func:`find_all_sentences` for the other arguments.
-    """
-    return [
-        log_of_bounds(doc, own, found) if len(doc) else np.zeros(0)
-        for doc, own, found in zip(docs, starts, sentences)
-    ]
-
-
 def start_scores(module: LabelledTrees, rows: Tensor, docs: Sequence[Doc]) -> list[np.ndarray]:
     """Return the scores of sentence starts of each doc, with arguments as for :func:`parse`."""
     ends = np.cumsum([len(doc) for doc in docs])
     return np.split(_numpy(module.start_scores(rows)), ends[:-1])
-
-
-def spaces_of(
-    group: Group, sentences: list[Bounds], spaces: list[np.ndarray | None]
-) -> dict[int, np.ndarray]:
-    """Return the heads of white space in the sentences of a group, by place in the group.
-
-    Only sentences with white space and words are included; see :func:`hosts_of_space`.
-    """
-    hosts = {}
-    for b, (d, s) in enumerate(group.members):
-        own = spaces[d]
-        if own is not None:
-            start, end = sentences[d][s][:2]
-            found = hosts_of_space(own[start:end])
-            if found is not None:
-                hosts[b] = found
-    return hosts
 
 
 def without_spaces(
@@ -185,6 +144,28 @@ def without_spaces(
         closed[b, :, nodes] = True
         closed[b, torch.from_numpy(host[host >= 0] + 1), nodes] = False
     return scores.masked_fill(closed.to(scores.device), -torch.inf)
+
+
+class ProbableArcs(NamedTuple):
+    """Arcs of a group of sentences with their confidences, in the order of the sentences.
+
+    Without a map, confidences are probabilities.
+
+    Attributes:
+        arcs: ``(A, 3)`` int32, item, head and modifier.
+        of_arcs: their confidences, ``(A,)`` float32.
+        labelled: ``(Q, 4)`` int32, item, head, modifier and label.
+        of_labelled: their confidences, ``(Q,)`` float32.
+        possible: the set of possible arcs, ``(C, 4)`` int32, with the most probable label of each.
+        of_possible: their confidences, ``(C,)`` float32.
+    """
+
+    arcs: np.ndarray
+    of_arcs: np.ndarray
+    labelled: np.ndarray
+    of_labelled: np.ndarray
+    possible: np.ndarray
+    of_possible: np.ndarray
 
 
 class GroupParse:
@@ -243,8 +224,11 @@ class GroupParse:
         lengths = self.group.lengths.tolist()
         items = np.arange(len(lengths) + 1)
         if probable is not None:
-            # Both are in the order of the items.
-            firsts, labelled_firsts = (np.searchsorted(probable[k][:, 0], items) for k in (0, 2))
+            # All are in the order of the items.
+            firsts, labelled_firsts, set_firsts = (
+                np.searchsorted(rows[:, 0], items)
+                for rows in (probable.arcs, probable.labelled, probable.possible)
+            )
         for b, ((d, s), length) in enumerate(zip(self.group.members, lengths)):
             start, end = sentences[d][s][:2]
             own = self.heads[b, :length]
@@ -256,12 +240,15 @@ class GroupParse:
             span = SpanStructure(start, end, structure, "heads", own.copy())
             span.labels, span.arc_labels = self.request.names, labels[b, :length].copy()
             if probable is not None:
-                arcs, p, labelled, p_labelled = probable
                 here = slice(firsts[b], firsts[b + 1])
-                span.parts, span.probabilities = arcs[here, 1:], p[here]
+                span.parts, span.probabilities = probable.arcs[here, 1:], probable.of_arcs[here]
                 here = slice(labelled_firsts[b], labelled_firsts[b + 1])
-                span.labelled_parts = labelled[here, 1:]
-                span.labelled_probabilities = p_labelled[here]
+                span.labelled_parts = probable.labelled[here, 1:]
+                span.labelled_probabilities = probable.of_labelled[here]
+                if self.request.least_of_set is not None:
+                    here = slice(set_firsts[b], set_firsts[b + 1])
+                    span.possible = probable.possible[here, 1:]
+                    span.possible_probabilities = probable.of_possible[here]
                 span.whole_probability = float(whole[b])
                 span.labelled_whole_probability = float(labelled_whole[b])
             if others is not None:
@@ -346,17 +333,14 @@ class GroupParse:
             scores[:, -self.request.untrained :] = IMPOSSIBLE
         return scores
 
-    def _probable(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return arcs and labelled arcs that are more probable than the threshold.
-
-        Returns:
-            Arcs (item, head, modifier) and their confidences, then labelled arcs (item, head,
-            modifier, label) and theirs. Without a map these are the probabilities.
-        """
-        least = max(self.request.threshold, 0.0)
+    def _probable(self) -> ProbableArcs:
+        """Return arcs and labelled arcs more probable than the threshold, and the set of arcs."""
+        threshold, least = max(self.request.threshold, 0.0), self.request.least_of_set
+        lowest = threshold if least is None else min(threshold, LEAST_IN_SETS)
         marginals = _numpy(self.module.structure.marginals(self.scores, self.lengths))
-        arcs = np.argwhere(marginals > least)
-        p = marginals[tuple(arcs.T)].astype("float32")
+        arcs = np.argwhere(marginals > lowest)
+        exact = marginals[tuple(arcs.T)]
+        p, stored = exact.astype("float32"), exact > threshold
         b, h, m = arcs.T
         of_labels = np.zeros((len(arcs), len(self.request.names)), dtype="float32")
         of_labels[h == 0, ROOT] = 1.0
@@ -369,7 +353,7 @@ class GroupParse:
         if worded.any():
             scores = self._label_scores(b[worded], h[worded] - 1, m[worded] - 1)
             of_labels[worded, 1:-1] = _numpy(scores.softmax(1))
-        arc, label = np.nonzero(of_labels * p[:, None] > least)
+        arc, label = np.nonzero(of_labels * p[:, None] > threshold)
         labelled = np.concatenate([arcs[arc], label[:, None]], 1)
         if self.request.confidences is not None:
             # White space has no choice of a head, nor has a word whose arc is forced.
@@ -378,8 +362,19 @@ class GroupParse:
                 for place in forced:
                     free &= (arcs != [item, *place]).any(1)
             p[free] = self.request.confidences(p[free], of_labels[free].argmax(1))
-        p_labelled = of_labels[arc, label] * p[arc]
-        return arcs.astype("int32"), p, labelled.astype("int32"), p_labelled
+        of_labelled = of_labels[arc, label] * p[arc]
+        possible = np.flatnonzero(p >= (np.inf if least is None else least))
+        # The heads of each word together, the most probable first.
+        possible = possible[np.lexsort((-p[possible], m[possible], b[possible]))]
+        rows = np.column_stack([arcs, of_labels.argmax(1)]).astype("int32")
+        return ProbableArcs(
+            rows[stored, :3],
+            p[stored],
+            labelled.astype("int32"),
+            of_labelled,
+            rows[possible],
+            p[possible],
+        )
 
     def _others(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the best trees ``(K, B, n)``, their probabilities ``(K, B)`` and their labels.

@@ -9,6 +9,8 @@ import numpy as np
 from spacy.attrs import IS_SPACE, SENT_START
 from spacy.tokens import Doc
 
+from spacy_latent.models.span_groups import Group
+
 Bounds = list[tuple[int, ...]]
 
 
@@ -126,3 +128,48 @@ def hosts_of_space(spaces: np.ndarray) -> np.ndarray | None:
     before = np.maximum.accumulate(np.where(spaces, -1, place))
     first = int(np.argmin(spaces))
     return np.where(spaces, np.where(before < 0, first, before), -1)
+
+
+def find_all_sentences(
+    starts: Sequence[np.ndarray], docs: Sequence[Doc], max_length: int
+) -> list[Bounds]:
+    """Return the sentences of docs.
+
+    Args:
+        starts: scores of starts for each doc, see :func:`find_sentences`.
+    """
+    return [
+        find_sentences(doc, own, max_length) if len(doc) else [] for doc, own in zip(docs, starts)
+    ]
+
+
+def log_of_all_bounds(
+    starts: Sequence[np.ndarray], docs: Sequence[Doc], sentences: Sequence[Bounds]
+) -> list[np.ndarray]:
+    """Return the log-probability of each sentence of docs, see :func:`log_of_bounds`.
+
+    Args:
+        sentences: result of :func:`find_all_sentences` for the other arguments.
+    """
+    return [
+        log_of_bounds(doc, own, found) if len(doc) else np.zeros(0)
+        for doc, own, found in zip(docs, starts, sentences)
+    ]
+
+
+def spaces_of(
+    group: Group, sentences: Sequence[Bounds], spaces: Sequence[np.ndarray | None]
+) -> dict[int, np.ndarray]:
+    """Return the heads of white space in the sentences of a group, by place in the group.
+
+    Only sentences with white space and words are included; see :func:`hosts_of_space`.
+    """
+    hosts = {}
+    for b, (d, s) in enumerate(group.members):
+        own = spaces[d]
+        if own is not None:
+            start, end = sentences[d][s][:2]
+            found = hosts_of_space(own[start:end])
+            if found is not None:
+                hosts[b] = found
+    return hosts

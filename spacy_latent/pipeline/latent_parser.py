@@ -198,6 +198,7 @@ class LatentParser(TrainedComponent):
             calibration.temperature,
             calibration.label_temperature,
             calibration.confidences(self.all_labels),
+            calibration.least,
         )
         own = [docs[i] for i in filled]
         parses, _ = run_on_rows(

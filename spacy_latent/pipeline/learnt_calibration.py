@@ -60,14 +60,16 @@ class ConfidenceMap:
 class EntityCalibration(ConfidenceMap):
     """Calibration of a component's probabilities of entities or spans, learnt from held-out text.
 
-    Spans have neither biases nor a coverage.
+    Spans have no biases.
 
     Attributes:
         temperature: divisor of the scores.
         biases: by label, the term that is added to the scores of the tags that begin an entity with
             it; empty for no biases.
-        coverage: share of the texts with entities whose sets hold all of them; None without sets.
-        least: least probability, before slope and shifts, of a span in the set.
+        coverage: share of the texts with entities whose sets hold all of them, or of the spans of a
+            text that its set holds, on average over texts; None without sets.
+        least: least probability, before slope and shifts, of an entity in the set, or least
+            confidence of a span.
         docs, entities: numbers of docs and entities of the fit.
     """
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 LEAST_TREE = 1e-300
 # Numbers of the calibration of a parser that divide scores or keep the order of probabilities.
 POSITIVE = ("temperature", "label_temperature", "slope", "tree_slope", "labelled_tree_slope")
+# Those that are no number, or may be none.
+NO_NUMBERS = frozenset({"shifts", "coverage", "least"})
 
 
 def is_finite_number(value: object) -> bool:
@@ -29,6 +31,13 @@ def is_finite_number(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return math.isfinite(value)
+
+
+def are_of_sets(coverage: object, least: object) -> bool:
+    """Return whether two values are a coverage and a least confidence of sets, or both None."""
+    if coverage is None or least is None:
+        return coverage is least
+    return all(is_finite_number(n) and 0 < n < 1 for n in (coverage, least))  # type: ignore[operator]
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,9 @@ class ParseCalibration(ConfidenceMap):
         tree_slope, tree_shift: the log-odds that a whole tree is right are those of its probability
             times the slope, plus the shift.
         labelled_tree_slope, labelled_tree_shift: likewise of a tree with its labels.
+        coverage: share of the heads of a text that its sets of heads hold, on average over texts;
+            None without sets.
+        least: least confidence of an arc in a set.
         docs, arcs: numbers of docs and arcs of the fit.
     """
 
@@ -53,6 +65,8 @@ class ParseCalibration(ConfidenceMap):
     tree_shift: float = 0.0
     labelled_tree_slope: float = 1.0
     labelled_tree_shift: float = 0.0
+    coverage: float | None = None
+    least: float | None = None
     docs: int = 0
     arcs: int = 0
 
@@ -78,15 +92,16 @@ class ParseCalibration(ConfidenceMap):
             or not set(shifts) <= set(labels)
             or not all(
                 is_finite_number(n)
-                for n in (*shifts.values(), *(n for key, n in found.items() if key != "shifts"))
+                for n in (*shifts.values(), *(found[key] for key in found if key not in NO_NUMBERS))
             )
             or min(found.get(key, 1.0) for key in POSITIVE) <= 0
+            or not are_of_sets(found.get("coverage"), found.get("least"))
         ):
             raise LatentError(
                 f"{name}: its calibration is {found!r}; expected finite numbers under "
-                f"{', '.join(known)}, by its labels under shifts, and {', '.join(POSITIVE)} above "
-                "0. The saved pipeline was changed by hand or cut short: run 'spacy latent "
-                "calibrate' again."
+                f"{', '.join(known)}, by its labels under shifts, {', '.join(POSITIVE)} above 0, "
+                "and coverage and least both between 0 and 1 or both None. The saved pipeline was "
+                "changed by hand or cut short: run 'spacy latent calibrate' again."
             )
         return cls(**found)
 

@@ -232,6 +232,7 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
             SpanConfidence(
                 calibration.temperature, calibration.slope, calibration.shifts_of(self.labels)
             ),
+            calibration.least if stored else None,
         )
         least = self.cfg["min_confidence"]
         for piece in (piece for pieces in found for piece in pieces):
@@ -274,6 +275,11 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
         if self.cfg["annotate"] == "probabilities":
             found.parts = _rows(piece, piece.likely)
             found.probabilities = np.array([one.probability for one in piece.likely], "float32")
+            if self.calibration is not None and self.calibration.least is not None:
+                found.possible = _rows(piece, piece.possible)
+                found.possible_probabilities = np.array(
+                    [one.probability for one in piece.possible], "float32"
+                )
         return found
 
     # ---------------------------------------------------------------- training

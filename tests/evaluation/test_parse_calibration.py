@@ -18,10 +18,11 @@ from spacy_latent.analysis.arc_calibration import judged_arcs
 from spacy_latent.analysis.calibration import by_label, expected_calibration_error
 from spacy_latent.analysis.precision_bound import PromisedThreshold, promised_threshold
 from spacy_latent.analysis.thresholds import apply_threshold
+from spacy_latent.annotations import to_json
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.evaluation.calibration_fit import surprise
 from spacy_latent.evaluation.counterfactuals import counterfactual
-from spacy_latent.evaluation.parse_calibration import calibrate, measure, precise_arcs
+from spacy_latent.evaluation.parse_calibration import calibrate, measure, measure_sets, precise_arcs
 from spacy_latent.interventions import Intervention
 from spacy_latent.pipeline.learnt_parse_calibration import ParseCalibration
 from tests.cli.commands import json_of, said
@@ -161,6 +162,9 @@ def test_it_ends_with_the_weights_that_it_is_of(nlp: Language) -> None:
         {"shifts": {"det": True}},
         {"shifts": {"det": float("inf")}},
         {"shifts": {"GPE": 1.0}},
+        {"coverage": 0.9},
+        {"coverage": 1.5, "least": 0.1},
+        {"coverage": "0.9", "least": 0.1},
     ):
         with pytest.raises(LatentError, match="numbers"):
             ParseCalibration.from_dict(wrong, "latent_parser", ["det", "nsubj"])
@@ -183,13 +187,20 @@ def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
         ("--few",),
         ("--point-estimate",),
         ("--confidence", 0.9),
-        ("--coverage", 0.9),
+        ("--coverage", 0.99),
         ("--biases",),
     ):
         shown = said("calibrate", model, dev, tmp_path / "no", *options, code=1)
         assert options[0].strip("-") in shown
         assert not (tmp_path / "no").exists()
     assert found["calibration"]["shifts"]["det"] < 0 and found["confidence"]["gain"]["kept"]
+    sets = json_of(
+        "calibrate", model, dev, tmp_path / "sets", "--json", "--coverage", 0.8, "--test", dev
+    )
+    assert sets["test_coverage"] >= 0.8 and sets["test_texts"] == 24
+    assert sets["set_size"] == sets["test_set_size"] >= 0.8
+    shown = said("calibrate", model, dev, tmp_path / "shown", "--coverage", 0.8, "--test", dev)
+    assert "sets with coverage 0.8" in shown and "averaged over 24 texts" in shown
     plain = json_of("calibrate", model, dev, tmp_path / "plain", "--json", "--no-slope")
     assert plain["calibration"]["shifts"] == {} and plain["calibration"]["slope"] == 1
     page = tmp_path / "report.html"
@@ -587,3 +598,57 @@ def test_texts_without_tokens_are_refused(nlp: Language) -> None:
     for examples in ([], [empty]):
         with pytest.raises(LatentError):
             calibrate(nlp, examples)
+
+
+@pytest.mark.parametrize("confidence", [True, False])
+def test_sets_of_heads_cover_what_was_asked_for(
+    nlp: Language, tmp_path: Path, confidence: bool
+) -> None:
+    found = calibrate(nlp, doubtful(nlp), coverage=0.8, confidence=confidence)
+    pipe: Any = nlp.get_pipe("latent_parser")
+    assert pipe.calibration.coverage == 0.8 and 0 < pipe.calibration.least < 1
+    assert found.covered is not None and found.covered.texts == 24
+    assert found.covered.share >= 0.8
+    assert measure_sets(nlp, doubtful(nlp)) == found.covered
+    pipe.cfg["threshold"] = 0.0
+    doc = nlp(TEXT)
+    latent = doc._.latent["latent_parser"]
+    every = {(arc.head, arc.modifier): arc.probability for arc in latent.arcs(threshold=0.0)}
+    sets = {(arc.head, arc.modifier): arc.probability for arc in latent.possible_arcs()}
+    # All arcs from the least confidence on, with the confidences that arcs have elsewhere.
+    assert sets.items() <= every.items()
+    least = pipe.calibration.least
+    assert {arc for arc, said in every.items() if said >= least} == set(sets)
+    # The heads of each word are together, the most probable first.
+    order = [(arc.modifier, -(arc.probability or 0)) for arc in latent.possible_arcs()]
+    assert order == sorted(order)
+    assert to_json(doc, ["latent_parser"])["latent_parser"]["possible"] == [
+        [arc.head, arc.modifier, pytest.approx(arc.probability, abs=1e-4)]
+        for arc in latent.possible_arcs()
+    ]
+    nlp.to_disk(tmp_path)
+    again = spacy.load(tmp_path)(TEXT)._.latent["latent_parser"].possible_arcs()
+    assert [(arc.head, arc.modifier) for arc in again] == list(sets)
+    stored = DocBin(docs=[doc], store_user_data=True).to_bytes()
+    (copy,) = DocBin(store_user_data=True).from_bytes(stored).get_docs(nlp.vocab)
+    assert copy._.latent["latent_parser"].possible_arcs() == latent.possible_arcs()
+    for words in ([], ["dog"], [" "]):
+        short = nlp(Doc(nlp.vocab, words=words))._.latent["latent_parser"].possible_arcs()
+        assert [(arc.head, arc.modifier) for arc in short] == [(None, 0)] * len(words)
+
+
+def test_sets_are_refused_and_leave_the_parser_as_it_was(nlp: Language) -> None:
+    pipe: Any = nlp.get_pipe("latent_parser")
+    calibrate(nlp, doubtful(nlp))
+    before = dict(pipe.cfg)
+    # Heads in another sentence than the parser finds are in no set.
+    far = [example for example in doubtful(nlp) for _ in range(2)]
+    for one in far:
+        one.predicted = Doc(nlp.vocab, words=TEXT.split(), sent_starts=[True, True, True, True])
+    for texts, coverage in ((doubtful(nlp)[:3], 0.9), (far, 0.9), (doubtful(nlp), 1.2)):
+        with pytest.raises(LatentError, match="coverage"):
+            calibrate(nlp, texts, coverage=coverage)
+        assert dict(pipe.cfg) == before
+    with pytest.raises(LatentError, match="stored no set"):
+        nlp(TEXT)._.latent["latent_parser"].possible_arcs()
+    assert measure_sets(nlp, doubtful(nlp)) is None

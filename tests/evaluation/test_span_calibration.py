@@ -20,6 +20,7 @@ from spacy_latent.analysis.calibration import (
     expected_calibration_error,
 )
 from spacy_latent.analysis.span_calibration import judged_spans
+from spacy_latent.annotations import to_json
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.evaluation.entity_calibration import set_precision
 from spacy_latent.evaluation.span_calibration import calibrate, measure
@@ -204,9 +205,52 @@ def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
     shown = json_of("calibrate", model, dev, tmp_path / "json", "--json")
     assert shown["after"]["error"] < shown["before"]["error"]
     assert {one["name"] for one in shown["by_label"]} == {"NP", "PP"}
-    for options in (("--coverage", 0.9), ("--biases",), ("--few",), ("--confidence", 0.8)):
+    sets = json_of(
+        "calibrate", model, dev, tmp_path / "sets", "--json", "--coverage", 0.7, "--test", dev
+    )
+    assert sets["test_coverage"] >= 0.7 and sets["test_set_size"] == sets["set_size"] > 0
+    for options in (("--coverage", 0.99), ("--biases",), ("--few",), ("--confidence", 0.8)):
         said("calibrate", model, dev, tmp_path / "no", *options, code=1)
         assert not (tmp_path / "no").exists()
     page = tmp_path / "report.html"
     assert "tree_spancat" in said("report", output, dev, page)
     assert "reliability diagram" in page.read_text(encoding="utf8")
+
+
+def test_sets_of_spans_cover_what_was_asked_for(nlp: Language) -> None:
+    made = calibrate(nlp, doubtful(nlp), coverage=0.8)
+    pipe: Any = nlp.get_pipe("tree_spancat")
+    assert made.covered is not None and made.covered.share >= 0.8
+    # Texts without spans ask for none.
+    assert made.covered.texts == 20
+    assert measure(nlp, doubtful(nlp)).sets == made.covered
+    pipe.cfg["probability_threshold"] = 0.0
+    doc = nlp(TEXT)
+    latent = doc._.latent["tree_spancat"]
+    least = pipe.calibration.least
+    every = {(b.start, b.end, b.name): b.probability for b in latent.brackets(threshold=0.0)}
+    sets = {(b.start, b.end, b.name): b.probability for b in latent.possible_brackets()}
+    assert sets == {place: said for place, said in every.items() if said >= least}
+    assert list(sets.values()) == sorted(sets.values(), reverse=True)
+    assert len(to_json(doc, ["tree_spancat"])["tree_spancat"]["possible"]) == len(sets)
+    stored = DocBin(docs=[doc], store_user_data=True).to_bytes()
+    (copy,) = DocBin(store_user_data=True).from_bytes(stored).get_docs(nlp.vocab)
+    assert copy._.latent["tree_spancat"].possible_brackets() == latent.possible_brackets()
+    assert nlp(" ")._.latent["tree_spancat"].possible_brackets() == []
+    before = dict(pipe.cfg)
+    with pytest.raises(LatentError, match="coverage"):
+        calibrate(nlp, doubtful(nlp, 4), coverage=0.9)
+    assert dict(pipe.cfg) == before
+
+
+def test_labels_that_a_text_was_not_annotated_for_are_in_no_set_that_is_measured(
+    nlp: Language,
+) -> None:
+    texts = doubtful(nlp)
+    for one in texts:
+        one.reference._.annotated_labels = ["PP"]
+        group = [span for span in one.reference.spans[KEY] if span.label_ == "PP"]
+        one.reference.spans[KEY] = group
+    made = calibrate(nlp, texts, coverage=0.6, confidence=True)
+    with_pp = sum(bool(len(one.reference.spans[KEY])) for one in texts)
+    assert made.covered is not None and made.covered.texts == with_pp < 20

@@ -1,0 +1,173 @@
+"""Conformal sets of heads and of labelled spans, and the share of the annotation that they hold.
+
+The sets hold a share of the annotated heads, or spans, of a text, on average over texts. Heads of
+one text are not exchangeable with those of another, texts are (Lee, Barber and Willett 2023).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from spacy.training import Example
+from spacy.util import minibatch
+
+from spacy_latent.analysis.arc_calibration import gold_arcs
+from spacy_latent.analysis.independent_texts import IndependentTexts
+from spacy_latent.analysis.progress import Progress
+from spacy_latent.analysis.span_calibration import gold_spans
+from spacy_latent.analysis.thresholds import conformal_threshold
+from spacy_latent.errors import LatentError, number_of, plural
+from spacy_latent.pipeline.learnt_calibration import EntityCalibration
+from spacy_latent.pipeline.learnt_parse_calibration import ParseCalibration
+
+# Least confidence in the largest sets; below it, sets would hold nearly all arcs or spans.
+LEAST = 1e-5
+BATCH = 64
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Share of the annotation of texts that sets hold.
+
+    Attributes:
+        share: share of the annotated heads or spans of a text, on average over texts.
+        texts: number of texts with such annotation.
+        size: mean number of heads in the set of a word, or of spans in the set of a text.
+    """
+
+    share: float
+    texts: int
+    size: float
+
+
+@dataclass(frozen=True)
+class SetScores:
+    """Annotated arcs or spans, and the members of the largest sets.
+
+    Attributes:
+        noun: "head" or "span".
+        scores: confidence of each annotated one, 0 if not in the largest sets, ``(G,)`` float64.
+        texts: text of each, ``(G,)`` int64.
+        members: confidences of all members of the largest sets, ``(C,)`` float64.
+        sets: number of sets: of words, or of texts.
+    """
+
+    noun: str
+    scores: np.ndarray
+    texts: np.ndarray
+    members: np.ndarray
+    sets: int
+
+    def least(self, coverage: float) -> float:
+        """Return the least confidence of members of sets with this coverage.
+
+        Raises:
+            LatentError: if there are too few texts, or if even the largest sets cover less.
+        """
+        found = conformal_threshold(self.scores, coverage, self.texts, self.noun)
+        if found < LEAST:
+            reached = self.covered(LEAST)
+            most = reached.share * reached.texts / (reached.texts + 1)
+            raise LatentError(
+                f"No sets of useful size have a coverage of {coverage}: more than "
+                f"{1 - coverage:.2g} of the {plural(self.noun)} of "
+                f"{number_of(reached.texts, 'text')} are less probable than {LEAST}, or are not "
+                "possible, such as heads in another sentence. The most that sets can cover is "
+                f"{math.floor(100 * most) / 100}."
+            )
+        # The last digits of a confidence depend on the batch; a small tolerance keeps all of them.
+        return min(found * (1 - 1e-6), 1 - 1e-6)
+
+    def covered(self, least: float) -> Coverage:
+        """Return the coverage of sets with this least confidence; NaN without annotation."""
+        _, place = np.unique(self.texts, return_inverse=True)
+        sizes = np.bincount(place)
+        shares = np.bincount(place, self.scores >= least) / sizes
+        size = float((self.members >= least).sum() / self.sets) if self.sets else math.nan
+        return Coverage(float(shares.mean()) if len(sizes) else math.nan, len(sizes), size)
+
+
+def arc_scores(
+    pipe: Any, examples: Sequence[Example], documents: IndependentTexts, progress: Progress
+) -> SetScores:
+    """Return the confidences of the annotated heads of a ``latent_parser``."""
+    scores, texts, members, words = list[float](), list[int](), list[np.ndarray](), 0
+    with _largest_sets(pipe, ParseCalibration(), threshold=1.0, alternatives=0):
+        numbered = zip(documents.numbers, progress(examples, "Sets of heads", len(examples)))
+        for batch in minibatch(numbered, BATCH):
+            parses = pipe.predict([example.predicted for _, example in batch])
+            for (text, example), parse in zip(batch, parses):
+                gold, _ = gold_arcs(example)
+                known = {}
+                for span in parse.spans if parse is not None else ():
+                    rows = span.possible[:, :2].tolist()
+                    for (head, modifier), said in zip(rows, span.possible_probabilities.tolist()):
+                        word = span.start + modifier - 1
+                        if gold[word] >= 0:
+                            known[word if head == 0 else span.start + head - 1, word] = said
+                annotated = np.flatnonzero(gold >= 0).tolist()
+                scores += [known.get((int(gold[word]), word), 0.0) for word in annotated]
+                texts += [text] * len(annotated)
+                members.append(np.array(list(known.values()), dtype="float64"))
+                words += len(annotated)
+    return _joined("head", scores, texts, members, words)
+
+
+def span_scores(
+    pipe: Any, examples: Sequence[Example], documents: IndependentTexts, progress: Progress
+) -> SetScores:
+    """Return the confidences of the annotated spans of a ``tree_spancat``."""
+    scores, texts, members, sets = list[float](), list[int](), list[np.ndarray](), 0
+    with _largest_sets(pipe, EntityCalibration()):
+        numbered = zip(documents.numbers, progress(examples, "Sets of spans", len(examples)))
+        for batch in minibatch(numbered, BATCH):
+            found = pipe.predict([example.predicted for _, example in batch])
+            for (text, example), pieces in zip(batch, found):
+                gold = gold_spans(example, pipe.key)
+                if gold is None:
+                    continue
+                known = {
+                    (one.start, one.end, pipe.labels[one.label]): one.probability
+                    for piece in pieces
+                    for one in piece.possible
+                }
+                if gold.asked is not None:
+                    known = {place: said for place, said in known.items() if place[2] in gold.asked}
+                own = [known.get(place, 0.0) for place in sorted(gold.aligned)]
+                # Spans that the tokens of the predicted doc cannot form are in no set.
+                scores += own + [0.0] * (gold.count - len(own))
+                texts += [text] * max(gold.count, len(own))
+                members.append(np.array(list(known.values()), dtype="float64"))
+                sets += 1
+    return _joined("span", scores, texts, members, sets)
+
+
+def _joined(
+    noun: str, scores: list[float], texts: list[int], members: list[np.ndarray], sets: int
+) -> SetScores:
+    every = np.concatenate([np.zeros(0), *members])
+    return SetScores(noun, np.array(scores, "float64"), np.array(texts, "int64"), every, sets)
+
+
+@contextmanager
+def _largest_sets(
+    pipe: Any, unchanged: ParseCalibration | EntityCalibration, **settings: Any
+) -> Iterator[None]:
+    """Let a component store the largest sets, until the context ends.
+
+    Args:
+        unchanged: calibration that is taken if the component has none.
+        settings: further settings of the component.
+    """
+    before, calibration = dict(pipe.cfg), pipe.calibration or unchanged
+    pipe.cfg.update(annotate="probabilities", **settings)
+    pipe.calibration = replace(calibration, coverage=0.5, least=LEAST)
+    try:
+        yield
+    finally:
+        pipe.cfg.update(before)
