@@ -1,11 +1,12 @@
-"""UD English EWT with the entities of Universal NER: words, tags, lemmas, trees and entities.
+"""UD English EWT with the entities of Universal NER, and posts of WNUT-17 with entities alone.
 
     python -m spacy_latent.corpora.annotated_english corpus/english
 
-Training reads train.spacy, 18 of 20 documents of the treebank's training set. The other two are in
-held_out.spacy, to calibrate on. One of them is also in dev.spacy, to choose the checkpoint. The
-development set of the treebank is in test.spacy. It decides nothing, so scores on it are those on
-new texts. Each doc names its document in ``doc.user_data["document"]``.
+Training reads train.spacy, 18 of 20 documents of the treebank's training set, and the posts, whose
+tags, lemmas and trees are missing. The other two documents are in held_out.spacy, to calibrate on.
+One of them is also in dev.spacy, to choose the checkpoint. The development set of the treebank is
+in test.spacy. It decides nothing, so scores on it are those on new texts. Each doc names its
+document in ``doc.user_data["document"]``.
 """
 
 from __future__ import annotations
@@ -14,17 +15,21 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import spacy
 from spacy.tokens import Doc, Span
 
 from spacy_latent.annotations import name_document
-from spacy_latent.corpora import english_web_treebank, universal_entities
+from spacy_latent.corpora import emerging_entities, english_web_treebank, universal_entities
 from spacy_latent.corpora.conllu import read_conllu, split_documents
 from spacy_latent.corpora.english_web_treebank import write_docs
-from spacy_latent.corpora.iob import Sentence, read_iob
+from spacy_latent.corpora.iob import OUTSIDE, Sentence, read_iob
 from spacy_latent.corpora.sources import read_source
 from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import number_of
 
+# Labels of WNUT-17 by those of Universal NER. Its other two have no counterpart there.
+LABELS = {"person": "PER", "location": "LOC", "corporation": "ORG", "group": "ORG"}
+LEFT_OUT = frozenset({"product", "creative-work"})
 SENTENCES = 10
 SHARES = 20
 # Places in each run of SHARES documents. Calibration takes both, since few documents hold most of
@@ -76,6 +81,16 @@ def read_documents(trees: str, entities: str) -> Iterator[list[Doc]]:
         yield docs
 
 
+def read_posts(text: str) -> Iterator[Doc]:
+    """Yield a doc of each post of WNUT-17, with the labels of Universal NER."""
+    vocab = spacy.blank("en").vocab
+    for i, (tokens, tags) in enumerate(read_iob(text, left_out=LEFT_OUT)):
+        named = [tag if tag == OUTSIDE else f"{tag[:2]}{LABELS[tag[2:]]}" for tag in tags]
+        doc = Doc(vocab, words=tokens, ents=named)
+        name_document(doc, f"post {i}")
+        yield doc
+
+
 def parts_of(place: int) -> tuple[str, ...]:
     """Return the parts that a document of the training set is in, by its place in its run."""
     if place == CHOOSES:
@@ -95,6 +110,7 @@ def main(output: Path, downloads: Path = Path("corpus/downloads")) -> None:
         for i, docs in enumerate(read_documents(trees, named)):
             for part in parts_of(i % SHARES) if source == "train" else ("test",):
                 parts[part] += docs
+    parts["train"] += read_posts(read_source(emerging_entities.SOURCES["train"], downloads))
     for name, docs in parts.items():
         path = output / f"{name}.spacy"
         write_docs(path, docs)

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from spacy_latent.corpora import universal_entities
-from spacy_latent.corpora.annotated_english import SENTENCES, SHARES, parts_of, read_documents
+from spacy_latent.corpora.annotated_english import (
+    SENTENCES,
+    SHARES,
+    parts_of,
+    read_documents,
+    read_posts,
+)
 
 
 def tree(document: str, words: list[str], number: int) -> str:
@@ -58,3 +64,14 @@ def test_no_document_that_training_reads_chooses_or_calibrates() -> None:
     assert counts == [18, 1, 2]
     assert all(one == ("train",) for one in parts if "train" in one)
     assert not any("test" in one for one in parts)
+
+
+def test_posts_have_the_labels_that_both_corpora_have_and_no_trees() -> None:
+    rows = ["Ada\tB-person", "of\tO", "The\tB-group", "Who\tI-group", "Ltd\tB-corporation"]
+    rows += ["", "in\tO", "Oslo\tB-location", "Hamlet\tB-creative-work", "iPad\tB-product"]
+    first, second = read_posts("\n".join(rows))
+    found = [(one.text, one.label_) for doc in (first, second) for one in doc.ents]
+    assert found == [("Ada", "PER"), ("The Who", "ORG"), ("Ltd", "ORG"), ("Oslo", "LOC")]
+    assert [token.ent_iob_ for token in second] == ["O", "B", "O", "O"]
+    assert not first.has_annotation("HEAD") and not first.has_annotation("TAG")
+    assert first.user_data["document"] != second.user_data["document"]
