@@ -160,6 +160,7 @@ def test_it_ends_with_the_weights_that_it_is_of(nlp: Language) -> None:
         {"arcs": "many"},
         {"slope": 0.0},
         {"shift": float("nan")},
+        {"shift": 10**400},
         {"shifts": 1.0},
         {"shifts": {"det": True}},
         {"shifts": {"det": float("inf")}},
