@@ -32,6 +32,7 @@ from spacy.util import minibatch
 from spacy_latent.analysis.arc_calibration import (
     ARC,
     LABELLED_ARC,
+    LEAST_ARC,
     TreeJudge,
     gold_arcs,
     gold_sentences,
@@ -70,9 +71,6 @@ if TYPE_CHECKING:
     from spacy_latent.models.parse_temperatures import ArcProbabilities
 
 BATCH = 64
-# Least probability of an arc that is measured. One of the best tree may be below the threshold of
-# the component, and its confidence far above.
-LEAST = 1e-4
 
 
 @dataclass
@@ -210,7 +208,7 @@ def measure(
     pipe: Any = nlp.get_pipe(name)
     made = examples_up_to("measure", nlp, name, examples, progress)
     before = dict(pipe.cfg)
-    pipe.cfg.update(annotate="probabilities", alternatives=0, threshold=LEAST)
+    pipe.cfg.update(annotate="probabilities", alternatives=0, threshold=LEAST_ARC)
     try:
         for batch in minibatch(progress(made, "Arcs", len(made)), BATCH):
             docs = [example.predicted for example in batch]

@@ -18,10 +18,12 @@ from spacy_latent.analysis.arc_calibration import judged_arcs
 from spacy_latent.analysis.calibration import (
     apply_threshold,
     by_label,
+    entity_figures,
     expected_calibration_error,
 )
 from spacy_latent.analysis.precision_bound import PromisedThreshold, promised_threshold
 from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.evaluation.assessment import assess
 from spacy_latent.evaluation.calibration_fit import surprise
 from spacy_latent.evaluation.counterfactuals import counterfactual
 from spacy_latent.evaluation.parse_calibration import calibrate, measure, precise_arcs
@@ -206,6 +208,19 @@ def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
     assert 'href="#confidence-latent_parser-labelled-arcs"' in html
     assert 'id="confidence-latent_parser-labelled-arcs"' in html
     assert said("report", output, dev, page, "--component", "latent_parser") == shown
+
+
+def test_a_report_judges_arcs_below_the_threshold_of_the_parser(nlp: Language) -> None:
+    """Among many equal words no head is probable."""
+    words = ["word"] * 300
+    starts = [i == 0 for i in range(len(words))]
+    reference = Doc(nlp.vocab, words, heads=[0] * len(words), deps=["ROOT"] + ["det"] * 299)
+    made = [Example(Doc(nlp.vocab, words, sent_starts=starts), reference)]
+    judged = measure(nlp, made)
+    assert 0 < min(judged["arc"].probabilities) < nlp.get_pipe("latent_parser").cfg["threshold"]  # type: ignore[union-attr]
+    found = assess(nlp, made).figures.entities
+    for name, noun in (("latent_parser", "arc"), ("latent_parser: labelled arcs", "labelled arc")):
+        assert found[name] == entity_figures(judged[noun])
 
 
 def test_a_map_is_kept_beside_temperatures_that_are_not(nlp: Language, tmp_path: Path) -> None:
