@@ -17,9 +17,6 @@ from spacy_latent.annotations.span_structure import probability_of_parts
 ARC, LABELLED_ARC = "arc", "labelled arc"
 TREE, LABELLED_TREE = "tree", "labelled tree"
 OF_PARSES = (ARC, LABELLED_ARC, TREE, LABELLED_TREE)
-# Least probability of an arc that is judged. One of the best tree may be below the threshold of
-# the component, and its confidence far above.
-LEAST_ARC = 1e-4
 
 
 def gold_arcs(example: Example) -> tuple[np.ndarray, list[str]]:

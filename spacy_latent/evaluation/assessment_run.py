@@ -14,7 +14,7 @@ from spacy.scorer import Scorer
 from spacy.training import Example
 
 from spacy_latent.analysis import reference_tree, task
-from spacy_latent.analysis.arc_calibration import ARC, LEAST_ARC, judged_arcs
+from spacy_latent.analysis.arc_calibration import ARC, judged_arcs
 from spacy_latent.analysis.calibration import EntityFigures, entity_figures, judged_entities
 from spacy_latent.analysis.figures import (
     Chance,
@@ -113,13 +113,7 @@ class AssessmentRun:
         self.raw = [example.predicted.copy() for example in examples]
         names = [*dict.fromkeys([*self.components, *self.finders, *self.parsers])]
         self.examples, self.uncertainties = self._predict(
-            nlp,
-            examples,
-            "Predicting",
-            names,
-            uncertainty=True,
-            kept=self.kept,
-            own_thresholds=dict.fromkeys(self.parsers, LEAST_ARC),
+            nlp, examples, "Predicting", names, uncertainty=True, kept=self.kept
         )
         self.measures = task.find_measures(nlp, self.examples)
         self.counts = {m.name: m.counts(self.examples) for m in self.measures}

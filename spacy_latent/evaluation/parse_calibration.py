@@ -32,7 +32,6 @@ from spacy.util import minibatch
 from spacy_latent.analysis.arc_calibration import (
     ARC,
     LABELLED_ARC,
-    LEAST_ARC,
     TreeJudge,
     gold_arcs,
     gold_sentences,
@@ -208,7 +207,7 @@ def measure(
     pipe: Any = nlp.get_pipe(name)
     made = examples_up_to("measure", nlp, name, examples, progress)
     before = dict(pipe.cfg)
-    pipe.cfg.update(annotate="probabilities", alternatives=0, threshold=LEAST_ARC)
+    pipe.cfg.update(annotate="probabilities", alternatives=0)
     try:
         for batch in minibatch(progress(made, "Arcs", len(made)), BATCH):
             docs = [example.predicted for example in batch]

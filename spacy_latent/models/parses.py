@@ -44,7 +44,8 @@ class Request:
 
     Attributes:
         names: the label of roots, the labels that the module scores, and the label of white space.
-        threshold: least probability of annotated parts, before their map to confidences.
+        threshold: least probability of annotated parts that are not of the best tree, before their
+            map to confidences.
         max_length: bound on the tokens of a sentence.
         asked: intervention on the trees, or None.
         untrained: number of the last labels that were added and not trained yet.
@@ -232,7 +233,7 @@ class GroupParse:
         # Only whole trees need the probabilities of labels.
         found_labels = self._label(self.heads[None], likely=sure is not None)
         labels, of_labels = (part[0] for part in found_labels)
-        probable = self._probable() if level == "probabilities" else None
+        probable = self._probable(labels) if level == "probabilities" else None
         if probable is not None and sure is not None:
             whole = self._log_whole(self.scores)
             whole += [sure[d][s] for d, s in self.group.members]
@@ -346,8 +347,15 @@ class GroupParse:
             scores[:, -self.request.untrained :] = IMPOSSIBLE
         return scores
 
-    def _probable(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return arcs and labelled arcs that are more probable than the threshold.
+    def _probable(
+        self, labels: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the arcs of the best trees, and others that are more probable than the threshold.
+
+        An arc of a best tree may be below the threshold, and its confidence far above.
+
+        Args:
+            labels: labels of the best trees ``(B, n)``.
 
         Returns:
             Arcs (item, head, modifier) and their confidences, then labelled arcs (item, head,
@@ -355,7 +363,10 @@ class GroupParse:
         """
         least = max(self.request.threshold, 0.0)
         marginals = _numpy(self.module.structure.marginals(self.scores, self.lengths))
-        arcs = np.argwhere(marginals > least)
+        likely = marginals > least
+        item, word = np.nonzero(self.inside)
+        likely[item, self.heads[item, word], word + 1] = True
+        arcs = np.argwhere(likely)
         p = marginals[tuple(arcs.T)].astype("float32")
         b, h, m = arcs.T
         of_labels = np.zeros((len(arcs), len(self.request.names)), dtype="float32")
@@ -369,7 +380,10 @@ class GroupParse:
         if worded.any():
             scores = self._label_scores(b[worded], h[worded] - 1, m[worded] - 1)
             of_labels[worded, 1:-1] = _numpy(scores.softmax(1))
-        arc, label = np.nonzero(of_labels * p[:, None] > least)
+        likely = of_labels * p[:, None] > least
+        best = np.flatnonzero(self.heads[b, m - 1] == h)
+        likely[best, labels[b, m - 1][best]] = True
+        arc, label = np.nonzero(likely)
         labelled = np.concatenate([arcs[arc], label[:, None]], 1)
         if self.request.confidences is not None:
             # White space has no choice of a head, nor has a word whose arc is forced.

@@ -140,7 +140,6 @@ def inspect_pipe(
     alternatives: int = 0,
     uncertainty: bool = False,
     kept: Mapping[str, KeptVectors] | None = None,
-    own_thresholds: Mapping[str, float] | None = None,
 ) -> Iterator[tuple[Doc, Uncertainties]]:
     """Run docs through the pipeline as ``nlp.pipe`` does, and store the structures of all layers.
 
@@ -157,8 +156,6 @@ def inspect_pipe(
         kept: by name of the component, the vectors of its embedders in other runs over the same
             docs in the same batches, with the same components below them. The vectors of this run
             are added.
-        own_thresholds: by name of the component, a threshold in place of ``threshold`` for the
-            structures that the component itself writes.
     """
     from spacy_latent.models.inspection import KeptVectors, embedding_once
 
@@ -175,8 +172,6 @@ def inspect_pipe(
             found = everything.get(name)
             layers = found.layers if found else {}
             settings = stored if found and found.own_kind is not None and name in chosen else {}
-            if settings and own_thresholds and name in own_thresholds:
-                settings = {**settings, "threshold": own_thresholds[name]}
             store = (kept or {}).get(name) or KeptVectors()
             with (
                 embedding_once(layers.values(), batch, store, number),
