@@ -364,8 +364,8 @@ class GroupParse:
         least = max(self.request.threshold, 0.0)
         marginals = _numpy(self.module.structure.marginals(self.scores, self.lengths))
         likely = marginals > least
-        item, word = np.nonzero(self.inside)
-        likely[item, self.heads[item, word], word + 1] = True
+        items, words = np.nonzero(self.inside)
+        likely[items, self.heads[items, words], words + 1] = True
         arcs = np.argwhere(likely)
         p = marginals[tuple(arcs.T)].astype("float32")
         b, h, m = arcs.T
