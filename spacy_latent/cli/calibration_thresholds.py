@@ -133,9 +133,12 @@ def print_least(
 def print_thresholds(found: JudgedEntities, chosen: ThresholdResult | None) -> None:
     from spacy_latent.analysis.thresholds import THRESHOLDS, apply_threshold, in_digits
 
-    thresholds = {*THRESHOLDS, *([chosen.threshold] if chosen else [])}
+    thresholds = {in_digits(threshold): threshold for threshold in THRESHOLDS}
+    if chosen:
+        # It replaces a listed threshold that is printed with the same digits.
+        thresholds[in_digits(chosen.threshold)] = chosen.threshold
     rows = []
-    for row in (apply_threshold(found, threshold) for threshold in sorted(thresholds)):
+    for row in (apply_threshold(found, threshold) for threshold in sorted(thresholds.values())):
         interval = f"{percent(row.low)} to {percent(row.high)}" if row.kept else ""
         label = in_digits(row.threshold)
         values = (percent(row.precision), interval, percent(row.recall))

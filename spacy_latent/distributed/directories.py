@@ -58,20 +58,22 @@ def replace_entries(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary directory in ``path``, then move its entries up one by one.
 
     Entries with the same names are replaced, and others stay. If ``write`` fails, for example on a
-    full disk, all old entries stay.
+    full disk, all old entries stay. Concurrent writers wait for each other, and the last one wins.
     """
     made = path / NEW
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir(parents=True)
-    try:
-        write(made)
-        for entry in made.iterdir():
-            before = path / entry.name
-            if before.is_dir() and not before.is_symlink():
-                shutil.rmtree(before)
-            os.replace(entry, before)
-    finally:
+    path.mkdir(parents=True, exist_ok=True)
+    with _locked_directory(path):
         shutil.rmtree(made, ignore_errors=True)
+        made.mkdir()
+        try:
+            write(made)
+            for entry in made.iterdir():
+                before = path / entry.name
+                if before.is_dir() and not before.is_symlink():
+                    shutil.rmtree(before)
+                os.replace(entry, before)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
 
 
 @contextmanager
@@ -82,11 +84,30 @@ def locked(path: Path) -> Iterator[None]:
     of a process that is killed is released.
     """
     with path.open("ab") as file:
-        with suppress(ImportError, OSError):
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
+        _lock(file.fileno())
         yield
+
+
+@contextmanager
+def _locked_directory(path: Path) -> Iterator[None]:
+    """Hold the exclusive lock of a directory, where :func:`locked` has the lock of a file."""
+    if not hasattr(os, "O_DIRECTORY"):
+        # Windows cannot open directories.
+        yield
+        return
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _lock(handle)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int) -> None:
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX)
 
 
 def finish_replacing(path: Path) -> None:

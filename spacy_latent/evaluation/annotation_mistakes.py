@@ -23,13 +23,18 @@ def about_missing_labels(
     nlp: Language, examples: Sequence[Example], frozen: Container[str]
 ) -> Iterable[Diagnostic]:
     """Yield diagnostics about components that no example gives a label."""
+    from spacy_latent.models.labelled_parser import word_objective_of
     from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
+    from spacy_latent.pipeline.latent_parser import LatentParser
     from spacy_latent.pipeline.tree_spancat import TreeSpanCategorizer
 
     for name, pipe in nlp.pipeline:
-        if not isinstance(pipe, (CrfEntityRecognizer, TreeSpanCategorizer)):
+        if not isinstance(pipe, (CrfEntityRecognizer, LatentParser, TreeSpanCategorizer)):
             continue
         if not examples or name in frozen:
+            continue
+        if isinstance(pipe, LatentParser) and word_objective_of(pipe.model) is not None:
+            # It learns from words alone.
             continue
         annotated = pipe.cfg.get("evidence") or any(
             is_annotated(nlp, name, one.reference)

@@ -54,10 +54,6 @@ from spacy_latent.pipeline.learnt_calibration import confidence_of
 from spacy_latent.pipeline.learnt_parse_calibration import LEAST_TREE, ParseCalibration
 from spacy_latent.structures.derivatives import recording
 
-# Least probability of an arc that is measured. One of the best tree may be below the threshold of
-# the component, and its confidence far above.
-LEAST = 1e-4
-
 
 @dataclass
 class Fitted:
@@ -226,7 +222,7 @@ def measure(
     pipe: Any = nlp.get_pipe(name)
     made = examples_up_to("measure", nlp, name, examples, progress)
     before = dict(pipe.cfg)
-    pipe.cfg.update(annotate="probabilities", alternatives=0, threshold=LEAST)
+    pipe.cfg.update(annotate="probabilities", alternatives=0)
     try:
         for batch in minibatch(progress(made, "Arcs", len(made)), BATCH):
             docs = [example.predicted for example in batch]

@@ -47,7 +47,8 @@ class Request:
 
     Attributes:
         names: the label of roots, the labels that the module scores, and the label of white space.
-        threshold: least probability of annotated parts, before their map to confidences.
+        threshold: least probability of annotated parts that are not of the best tree, before their
+            map to confidences.
         max_length: bound on the tokens of a sentence.
         asked: intervention on the trees, or None.
         untrained: number of the last labels that were added and not trained yet.
@@ -213,7 +214,7 @@ class GroupParse:
         # Only whole trees need the probabilities of labels.
         found_labels = self._label(self.heads[None], likely=sure is not None)
         labels, of_labels = (part[0] for part in found_labels)
-        probable = self._probable() if level == "probabilities" else None
+        probable = self._probable(labels) if level == "probabilities" else None
         if probable is not None and sure is not None:
             whole = self._log_whole(self.scores)
             whole += [sure[d][s] for d, s in self.group.members]
@@ -333,14 +334,23 @@ class GroupParse:
             scores[:, -self.request.untrained :] = IMPOSSIBLE
         return scores
 
-    def _probable(self) -> ProbableArcs:
-        """Return arcs and labelled arcs more probable than the threshold, and the set of arcs."""
+    def _probable(self, labels: np.ndarray) -> ProbableArcs:
+        """Return the arcs of the best trees, others above the threshold, and the set of arcs.
+
+        An arc of a best tree may be below the threshold, and its confidence far above.
+
+        Args:
+            labels: labels of the best trees ``(B, n)``.
+        """
         threshold, least = max(self.request.threshold, 0.0), self.request.least_of_set
         lowest = threshold if least is None else min(threshold, LEAST_IN_SETS)
         marginals = _numpy(self.module.structure.marginals(self.scores, self.lengths))
-        arcs = np.argwhere(marginals > lowest)
+        likely = marginals > lowest
+        items, words = np.nonzero(self.inside)
+        likely[items, self.heads[items, words], words + 1] = True
+        arcs = np.argwhere(likely)
         exact = marginals[tuple(arcs.T)]
-        p, stored = exact.astype("float32"), exact > threshold
+        p = exact.astype("float32")
         b, h, m = arcs.T
         of_labels = np.zeros((len(arcs), len(self.request.names)), dtype="float32")
         of_labels[h == 0, ROOT] = 1.0
@@ -353,7 +363,12 @@ class GroupParse:
         if worded.any():
             scores = self._label_scores(b[worded], h[worded] - 1, m[worded] - 1)
             of_labels[worded, 1:-1] = _numpy(scores.softmax(1))
-        arc, label = np.nonzero(of_labels * p[:, None] > threshold)
+        stored = of_labels * p[:, None] > threshold
+        of_best = self.heads[b, m - 1] == h
+        best = np.flatnonzero(of_best)
+        stored[best, labels[b, m - 1][best]] = True
+        arc, label = np.nonzero(stored)
+        kept = (exact > threshold) | of_best
         labelled = np.concatenate([arcs[arc], label[:, None]], 1)
         if self.request.confidences is not None:
             # White space has no choice of a head, nor has a word whose arc is forced.
@@ -368,8 +383,8 @@ class GroupParse:
         possible = possible[np.lexsort((-p[possible], m[possible], b[possible]))]
         rows = np.column_stack([arcs, of_labels.argmax(1)]).astype("int32")
         return ProbableArcs(
-            rows[stored, :3],
-            p[stored],
+            rows[kept, :3],
+            p[kept],
             labelled.astype("int32"),
             of_labelled,
             rows[possible],

@@ -70,7 +70,7 @@ class LatentParser(TrainedComponent):
         annotate: "map" writes the best trees to ``doc._.latent``. "probabilities" also writes the
             probabilities of arcs, of labelled arcs and of whole trees. "none" writes nothing there.
         threshold: least probability of an arc that is stored, before slope and shifts of a
-            calibration.
+            calibration. Arcs of the best tree are stored in any case.
         alternatives: number of ranked trees to store for each sentence, including the best one.
         scorer: scorer of the component, as in ``parser``.
     """

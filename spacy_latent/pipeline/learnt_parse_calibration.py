@@ -30,7 +30,10 @@ def is_finite_number(value: object) -> bool:
     """Return whether a value is a finite number, and no truth value."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return math.isfinite(value)
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # An integer beyond the range of floats.
+        return False
 
 
 def are_of_sets(coverage: object, least: object) -> bool:

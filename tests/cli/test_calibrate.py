@@ -322,6 +322,17 @@ def test_numbers_near_one_are_not_printed_as_one(capsys: pytest.CaptureFixture[s
     assert "all spans with a probability of at least 0.99996;" in said
 
 
+def test_each_confidence_has_one_row(capsys: pytest.CaptureFixture[str]) -> None:
+    """0.90004 is printed as 0.9, which is listed."""
+    found = JudgedEntities(
+        [0.90001] * 3 + [0.90004] * 30, [False] * 3 + [True] * 30, ["A"] * 33, 30
+    )
+    print_thresholds(found, apply_threshold(found, 0.90004))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert [row[1] for row in rows if row[0] == "0.9"] == ["30"]
+    assert [row[1] for row in rows if row[0] == "0.8"] == ["33"]
+
+
 def test_few_entities_are_told_where_all_stay(capsys: pytest.CaptureFixture[str]) -> None:
     few = JudgedEntities([0.9] * 5, [True] * 5, ["A"] * 5, 5)
     least = threshold_for(few, 0.97)

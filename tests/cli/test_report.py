@@ -369,6 +369,25 @@ def test_debug_finds_components_that_no_text_gives_a_label(tmp_path: Path, name:
         assert ("no-labels" in codes) == expected
 
 
+def test_debug_finds_a_parser_that_no_text_gives_a_head(tmp_path: Path) -> None:
+    learned = {"@misc": "spacy-latent.CrfAutoencoder.v1"}
+    decoder = {"@misc": "spacy-latent.WordsByHeads.v1", "size": 500}
+    for evidence, expected in ((None, True), ({**learned, "decoder": decoder}, False)):
+        nlp = spacy.blank("en")
+        model = {"tok2vec": TOK2VEC, "evidence": evidence}
+        nlp.add_pipe("latent_parser", config={"model": model})
+        nlp.initialize(lambda nlp=nlp: small_examples(nlp))
+        nlp.to_disk(tmp_path / "model")
+        for file, docs in (
+            ("dev.spacy", [e.reference for e in small_examples(nlp)]),
+            ("plain.spacy", [nlp.make_doc("I like London")]),
+        ):
+            DocBin(docs=docs).to_disk(tmp_path / file)
+            given = ("debug", tmp_path / "model", "--corpus", tmp_path / file, "--json")
+            codes = [one["code"] for one in json_of(*given)["findings"]]
+            assert ("no-labels" in codes) == (expected and file == "plain.spacy")
+
+
 @pytest.mark.parametrize("name", ["crf_ner", "latent_parser", "tree_spancat"])
 def test_a_report_says_that_confidences_cannot_be_judged(tmp_path: Path, name: str) -> None:
     nlp = spacy.blank("en")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,11 @@ from typer.testing import CliRunner
 
 from spacy_latent.distributed.__main__ import app
 from spacy_latent.distributed.all_reduce import AllReduce, InnerSteps
-from spacy_latent.distributed.directories import finish_replacing, replace_directory
+from spacy_latent.distributed.directories import (
+    finish_replacing,
+    replace_directory,
+    replace_entries,
+)
 from spacy_latent.distributed.random_state import RandomState, left_alone, noise_of
 from spacy_latent.distributed.rank_view import RankView
 from spacy_latent.distributed.ranks import Ranks, RanksFailed
@@ -247,6 +253,32 @@ def test_a_directory_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> Non
     finish_replacing(path)
     assert (path / "file").read_text() == "second"
     assert [found.name for found in tmp_path.iterdir()] == ["model"]
+
+
+def test_two_writers_of_one_directory_do_not_mix_their_entries(tmp_path: Path) -> None:
+    """The second begins while the first has written one of its two files."""
+    half_written, second_began = Event(), Event()
+
+    def first(folder: Path) -> None:
+        (folder / "config.cfg").write_text("first")
+        half_written.set()
+        second_began.wait(0.3)
+        (folder / "model").write_text("first")
+
+    def second(folder: Path) -> None:
+        second_began.set()
+        for name in ("config.cfg", "model"):
+            (folder / name).write_text("second")
+
+    path = tmp_path / "calibrated"
+    with ThreadPoolExecutor(2) as pool:
+        writing = pool.submit(replace_entries, path, first)
+        assert half_written.wait(60)
+        after = pool.submit(replace_entries, path, second)
+        writing.result()
+        after.result()
+    found = {entry.name: entry.read_text() for entry in path.iterdir()}
+    assert found == {"config.cfg": "second", "model": "second"}
 
 
 # ---------------------------------------------------------------- what is refused

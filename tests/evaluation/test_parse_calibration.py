@@ -15,11 +15,16 @@ from spacy.training import Example
 from spacy.util import fix_random_seed
 
 from spacy_latent.analysis.arc_calibration import judged_arcs
-from spacy_latent.analysis.calibration import by_label, expected_calibration_error
+from spacy_latent.analysis.calibration import (
+    by_label,
+    entity_figures,
+    expected_calibration_error,
+)
 from spacy_latent.analysis.precision_bound import PromisedThreshold, promised_threshold
 from spacy_latent.analysis.thresholds import apply_threshold
 from spacy_latent.annotations import to_json
 from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.evaluation.assessment import assess
 from spacy_latent.evaluation.calibration_fit import surprise
 from spacy_latent.evaluation.counterfactuals import counterfactual
 from spacy_latent.evaluation.parse_calibration import calibrate, measure, measure_sets, precise_arcs
@@ -158,6 +163,7 @@ def test_it_ends_with_the_weights_that_it_is_of(nlp: Language) -> None:
         {"arcs": "many"},
         {"slope": 0.0},
         {"shift": float("nan")},
+        {"shift": 10**400},
         {"shifts": 1.0},
         {"shifts": {"det": True}},
         {"shifts": {"det": float("inf")}},
@@ -213,6 +219,32 @@ def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
     assert 'href="#confidence-latent_parser-labelled-arcs"' in html
     assert 'id="confidence-latent_parser-labelled-arcs"' in html
     assert said("report", output, dev, page, "--component", "latent_parser") == shown
+
+
+def test_arcs_of_the_best_tree_below_the_threshold_keep_their_probability(nlp: Language) -> None:
+    """Among many equal words no head is probable."""
+    pipe: Any = nlp.get_pipe("latent_parser")
+    words = ["word"] * 300
+    starts = [i == 0 for i in range(len(words))]
+
+    def found() -> list[list[float]]:
+        latent = nlp(Doc(nlp.vocab, words, sent_starts=starts))._.latent["latent_parser"]
+        return [
+            [arc.probability for arc in arcs] for arcs in (latent.arcs(), latent.dependencies())
+        ]
+
+    stored = found()
+    threshold, pipe.cfg["threshold"] = pipe.cfg["threshold"], 0.0
+    for some, every in zip(stored, found()):
+        assert some == pytest.approx(every, rel=1e-4)
+        assert 0 < min(some) < threshold
+    pipe.cfg["threshold"] = threshold
+    reference = Doc(nlp.vocab, words, heads=[0] * len(words), deps=["ROOT"] + ["det"] * 299)
+    made = [Example(Doc(nlp.vocab, words, sent_starts=starts), reference)]
+    judged = measure(nlp, made)
+    reported = assess(nlp, made).figures.entities
+    for name, noun in (("latent_parser", "arc"), ("latent_parser: labelled arcs", "labelled arc")):
+        assert reported[name] == entity_figures(judged[noun])
 
 
 def test_a_map_is_kept_beside_temperatures_that_are_not(nlp: Language, tmp_path: Path) -> None:
