@@ -71,7 +71,7 @@ class Supports:
         """Return the derivative of an item's weights along changes of the scores of its support.
 
         Both are ``(K, *)``, one row for each structure of the support. This computes many changes
-        at once, as kernels.sparsemap.active_set.gradient_of_weights computes one.
+        at once, as kernels.sparsemap.support.gradient_of_weights computes one.
         """
         size, start = int(self.counts[item]), self.offsets[item]
         inverse = self.inverses[start : start + size * size].reshape(size, size)
