@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, is_whole, not_finite_message
-from spacy_latent.kernels.autograd.operators import check, read
+from spacy_latent.kernels.autograd.arrays import read
+from spacy_latent.kernels.autograd.families import check
 from spacy_latent.kernels.core.pool import spread
 from spacy_latent.kernels.sparsemap import active_set as kernel
 from spacy_latent.kernels.sparsemap.support import Support, let_in, polish, row_size, scatter
