@@ -32,8 +32,8 @@ def _held(value: Any) -> Any:
 
 def answer(kernels: GpuKernels, operation: int, given: Call) -> None:
     """Write the outputs of a launch."""
-    families = [families.family_of(f"spacy_latent.kernels.{name}:FAMILY") for name in FAMILIES]
-    (family,) = (family for family in families if family.device == kernels)
+    known = [families.family_of(f"spacy_latent.kernels.{name}:FAMILY") for name in FAMILIES]
+    (family,) = (family for family in known if family.device == kernels)
     call = Call(*map(_held, given))
     scores, lengths, options = call.scores, call.lengths, call.options
     if operation == BEST:
