@@ -19,7 +19,7 @@ from torch import Tensor
 
 from benchmarks.gpu.machine import Machine, Record
 from spacy_latent.errors import LatentWarning
-from spacy_latent.kernels.autograd.operators import family_of
+from spacy_latent.kernels.autograd.families import family_of
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, MARGINALS
 from spacy_latent.kernels.core.status import FEASIBLE
 from spacy_latent.kernels.gpu import dispatch

@@ -32,7 +32,14 @@ from spacy_latent.annotations.documents import (
 from spacy_latent.annotations.entities import ENTITIES, entities_of, names_entities
 from spacy_latent.annotations.latent_annotation import LatentAnnotation
 from spacy_latent.annotations.records import record_key, stored_records, write
-from spacy_latent.annotations.settings import LEVELS, check_settings, check_share
+from spacy_latent.annotations.settings import (
+    BEST,
+    LEVELS,
+    PROBABILITIES,
+    Stored,
+    check_settings,
+    check_share,
+)
 from spacy_latent.annotations.spacy_annotation import runs, set_heads, write_spans
 from spacy_latent.annotations.span_parts import no_counters_message, no_probabilities_message
 from spacy_latent.annotations.span_structure import (
@@ -47,9 +54,11 @@ from spacy_latent.annotations.span_structure import (
 )
 
 __all__ = [
+    "BEST",
     "DOCUMENT",
     "ENTITIES",
     "LEVELS",
+    "PROBABILITIES",
     "Arc",
     "Bracket",
     "Cell",
@@ -59,6 +68,7 @@ __all__ = [
     "Item",
     "LatentAnnotation",
     "SpanStructure",
+    "Stored",
     "annotated_labels",
     "check_settings",
     "check_share",

@@ -1,13 +1,33 @@
-"""Checks of the settings that control the annotation."""
+"""Settings that control the annotation, and their checks."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from numbers import Integral, Real
 
 from spacy_latent.errors import LatentError
 
 # Values of the setting "annotate" of components; see LatentEncoder.
 LEVELS = ("none", "map", "probabilities")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Choice of the results that are stored for each structure.
+
+    Attributes:
+        annotate: "map" for the best structure; "probabilities" also for the probabilities of the
+            parts, and for the counters of a scorer that has them; "none" for nothing.
+        threshold: least probability of parts.
+        alternatives: largest number of further structures per span, with their weights.
+    """
+
+    annotate: str = "map"
+    threshold: float = 0.01
+    alternatives: int = 0
+
+
+BEST, PROBABILITIES = Stored("map"), Stored("probabilities")
 
 
 def check_share(name: str, setting: str, value: object) -> None:

@@ -154,12 +154,13 @@ def predicted_trees(
 
 def read_structures(nlp: Language, docs: Sequence[Doc]) -> Iterator[Doc]:
     """Yield docs as ``nlp.pipe`` does, with the structures of all latent layers."""
+    from spacy_latent.annotations import BEST
     from spacy_latent.pipeline.inspection import inspect_pipe, latent_components
 
     if not latent_components(nlp):
         yield from nlp.pipe(docs)
         return
-    for doc, _ in inspect_pipe(nlp, docs, annotate="map"):
+    for doc, _ in inspect_pipe(nlp, docs, stored=BEST):
         yield doc
 
 

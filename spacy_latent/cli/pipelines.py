@@ -177,6 +177,7 @@ def annotated(
     Raises:
         LatentError: If alternatives are requested and a component has none, or a text is too long.
     """
+    from spacy_latent.annotations import Stored
     from spacy_latent.pipeline.inspection import choose_components, inspect_pipe, latent_components
 
     names = choose_components(nlp, component, annotating=True)
@@ -190,7 +191,11 @@ def annotated(
     docs = (made_doc(nlp, text) if isinstance(text, str) else text for text in texts)
     # One text at a time, so that typed text is answered immediately.
     stream = inspect_pipe(
-        nlp, docs, components=names, batch_size=1, threshold=kept, alternatives=alternatives
+        nlp,
+        docs,
+        components=names,
+        batch_size=1,
+        stored=Stored("probabilities", kept, alternatives),
     )
     for doc, _ in stream:
         yield doc

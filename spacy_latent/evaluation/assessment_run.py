@@ -33,6 +33,7 @@ from spacy_latent.analysis.progress import Progress
 from spacy_latent.analysis.reference_check import unknown_labels
 from spacy_latent.analysis.span_calibration import judged_spans
 from spacy_latent.analysis.task import Measure
+from spacy_latent.annotations import BEST, Stored
 from spacy_latent.errors import LatentError
 from spacy_latent.evaluation import layer_figures
 from spacy_latent.evaluation.controls import (
@@ -220,7 +221,7 @@ class AssessmentRun:
             with substitute_structures([pipe.model], "random", self.seed + draw):
                 progress = f"Random structures in {name}"
                 examples, _ = self._predict(
-                    self.nlp, self.examples, progress, [name], annotate="map", kept=kept
+                    self.nlp, self.examples, progress, [name], stored=BEST, kept=kept
                 )
             for measure in self.measures:
                 totals[measure.name] += measure.counts(examples) / draws
@@ -237,7 +238,7 @@ class AssessmentRun:
             with substitute_structures([pipe.model], "best", self.seed):
                 progress = f"Best structures in {name}"
                 examples, _ = self._predict(
-                    self.nlp, self.examples, progress, [], annotate="none", kept=kept
+                    self.nlp, self.examples, progress, [], stored=Stored("none"), kept=kept
                 )
             before = {m.name: m.counts(examples) for m in self.measures}
         for measure in self.measures:

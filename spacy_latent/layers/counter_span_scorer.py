@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.kernels.scores.counter_pairs import SEEN, counter_pairs
+from spacy_latent.kernels.scores.counter_pairs import counter_pairs
+from spacy_latent.kernels.scores.counter_rows import SEEN
 from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.counting_scorer import (
     CounterSettings,

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.annotations import LEVELS, SpanStructure
+from spacy_latent.annotations import BEST, LEVELS, SpanStructure, Stored
 from spacy_latent.errors import LatentError
 from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.kinds import find_kind
@@ -21,30 +21,22 @@ from spacy_latent.structures.merge_sequence import MergeSequence, merged_spans
 def read_structures(
     batch: LatentBatch,
     layer: LatentModule,
-    level: str = "map",
-    threshold: float = 0.01,
-    alternatives: int = 0,
+    stored: Stored = BEST,
 ) -> list[list[SpanStructure]]:
     """Return the structures of the spans, for each doc of the batch.
 
     Alternatives are the structures that the estimator itself weights, if it has several. Otherwise
     they are the support of SparseMAP, or else the best structures with their probabilities. If only
     a point of a relaxation is found, there are no alternatives.
-
-    Args:
-        level: "map" for the best structure; "probabilities" also for the probabilities of the
-            parts, and for the counters of a scorer that has them.
-        threshold: least probability of parts.
-        alternatives: largest number of further structures per span, with their weights.
     """
-    if level not in LEVELS:
-        raise LatentError(f"annotate is {level!r}; expected one of {', '.join(LEVELS)}.")
+    if stored.annotate not in LEVELS:
+        raise LatentError(f"annotate is {stored.annotate!r}; expected one of {', '.join(LEVELS)}.")
     result: list[list[SpanStructure]] = [[None] * len(spans) for spans in batch.spans]  # type: ignore[list-item]
-    if level == "none":
+    if stored.annotate == "none":
         return [[] for _ in batch.spans]
     with torch.no_grad():
         for group, output in zip(batch.groups, batch.outputs):
-            _read_group(result, batch, group, output, layer, level, threshold, alternatives)
+            _read_group(result, batch, group, output, layer, stored)
     return result
 
 
@@ -54,9 +46,7 @@ def _read_group(
     group: Group,
     output: LatentOutput,
     layer: LatentModule,
-    level: str,
-    threshold: float,
-    alternatives: int,
+    stored: Stored,
 ) -> None:
     structure = layer.structure
     kind = find_kind(structure.kind)
@@ -68,18 +58,18 @@ def _read_group(
     else:
         best = _numpy(_best(output, layer, group.lengths))
     soft = probable = None
-    if level == "probabilities":
+    if stored.annotate == "probabilities":
         soft = kind.soft(_numpy(_probabilities(output, layer, group.lengths)))
-        probable = soft > max(threshold, 0.0)
+        probable = soft > max(stored.threshold, 0.0)
     counters = None
-    if level == "probabilities" and output.scored is not None and layer.estimator.uses_scores:
+    if soft is not None and output.scored is not None and layer.estimator.uses_scores:
         lengths = send(group.lengths, output.scored.device)
         # The scored vectors are kept only for such a scorer.
         scorer = cast(PartScorer, layer.scorer)
         counters = _numpy(scorer.counters(output.scored, lengths))
     others = weights = None
-    if alternatives:
-        z, w = alternatives_of(output, layer, group.lengths, alternatives)
+    if stored.alternatives:
+        z, w = alternatives_of(output, layer, group.lengths, stored.alternatives)
         others, weights = _numpy(z), _numpy(w)
     for b, ((d, s), length) in enumerate(zip(group.members, group.lengths.tolist())):
         start, end, *other = batch.spans[d][s]
@@ -97,7 +87,7 @@ def _read_group(
         if counters is not None:
             entry.counters = counters[b, :length].astype("float32")
         if others is not None and weights is not None:
-            order = np.argsort(-weights[:, b], kind="stable")[:alternatives]
+            order = np.argsort(-weights[:, b], kind="stable")[: stored.alternatives]
             entry.alternatives = [
                 (structure.decode(others[k, b], length), float(weights[k, b]))
                 for k in order

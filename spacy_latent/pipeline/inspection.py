@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 from thinc.api import Model
 
-from spacy_latent.annotations import check_settings, write
+from spacy_latent.annotations import PROBABILITIES, Stored, check_settings, write
 from spacy_latent.errors import LatentError, number_of
 from spacy_latent.models.listener import LatentListener, reads_tensor, recall
 
@@ -135,9 +135,7 @@ def inspect_pipe(
     *,
     components: Sequence[str] | None = None,
     batch_size: int | None = None,
-    annotate: str = "probabilities",
-    threshold: float = 0.01,
-    alternatives: int = 0,
+    stored: Stored = PROBABILITIES,
     uncertainty: bool = False,
     kept: Mapping[str, KeptVectors] | None = None,
 ) -> Iterator[tuple[Doc, Uncertainties]]:
@@ -150,7 +148,7 @@ def inspect_pipe(
     Args:
         docs: docs that are not processed yet.
         components: names of components; all latent ones if None.
-        annotate, threshold, alternatives: as in ``latent_encoder``.
+        stored: results to store, whatever the config says.
         uncertainty: whether to compute the uncertainty of each span of each layer. If not, the
             dictionaries are empty.
         kept: by name of the component, the vectors of its embedders in other runs over the same
@@ -161,7 +159,6 @@ def inspect_pipe(
 
     everything = latent_components(nlp, annotating=True)
     chosen = set(everything) if components is None else set(components)
-    stored = {"annotate": annotate, "threshold": threshold, "alternatives": alternatives}
     stream = iter(docs)
     for number in count():
         batch = list(islice(stream, batch_size or nlp.batch_size))
@@ -171,14 +168,14 @@ def inspect_pipe(
         for name, pipe in nlp.pipeline:
             found = everything.get(name)
             layers = found.layers if found else {}
-            settings = stored if found and found.own_kind is not None and name in chosen else {}
+            own = found is not None and found.own_kind is not None and name in chosen
             store = (kept or {}).get(name) or KeptVectors()
             with (
                 embedding_once(layers.values(), batch, store, number),
-                _with_settings(pipe, settings),
+                _with_settings(pipe, stored if own else None),
             ):
                 read = [
-                    (key, *_read(node, batch, annotate, threshold, alternatives, uncertainty))
+                    (key, *_read(node, batch, stored, uncertainty))
                     for key, node in layers.items()
                     if name in chosen
                 ]
@@ -196,28 +193,27 @@ def inspect_pipe(
 def _read(
     node: Model,
     docs: list[Doc],
-    annotate: str,
-    threshold: float,
-    alternatives: int,
+    stored: Stored,
     uncertainty: bool,
 ) -> tuple[list[Any], list[Any]]:
     from spacy_latent.models.inspection import latent_module, read_batch, read_uncertainty
     from spacy_latent.models.structure_reader import read_structures
 
     batch, layer = read_batch(node, docs), latent_module(node).latent
-    found = read_structures(batch, layer, annotate, threshold, alternatives)
+    found = read_structures(batch, layer, stored)
     return found, read_uncertainty(batch, layer) if uncertainty else [[] for _ in docs]
 
 
 @contextmanager
-def _with_settings(pipe: Any, settings: dict[str, Any]) -> Iterator[None]:
-    """Let a component store structures by these settings, for the time of a ``with`` block.
+def _with_settings(pipe: Any, stored: Stored | None) -> Iterator[None]:
+    """Let a component store these results, for the time of a ``with`` block; None for its own.
 
     A component may map the names of settings to its own names in ``stored_settings``. Settings that
     it does not have are left out.
     """
     names = getattr(pipe, "stored_settings", {})
-    settings = {names.get(name, name): value for name, value in settings.items()}
+    given = {} if stored is None else asdict(stored)
+    settings = {names.get(name, name): value for name, value in given.items()}
     settings = {name: value for name, value in settings.items() if name in pipe.cfg}
     if not settings:
         yield
@@ -300,7 +296,7 @@ def inspect_docs(
                 "[nlp.make_doc(text)]."
             )
     check_settings("inspect_docs", annotate, threshold, alternatives)
-    stored = {"annotate": annotate, "threshold": threshold, "alternatives": alternatives}
+    stored = Stored(annotate, threshold, alternatives)
     components = [latent_component(name, pipe) for name, pipe in named]
     for start in range(0, len(docs), INSPECTED):
         batch = docs[start : start + INSPECTED]
@@ -308,7 +304,7 @@ def inspect_docs(
             if bare := _without_vectors(batch, component.pipe):
                 list(applied(component.pipe, bare, len(bare)))
             found = {
-                key: _read(node, batch, annotate, threshold, alternatives, uncertainty=False)[0]
+                key: _read(node, batch, stored, uncertainty=False)[0]
                 for key, node in component.layers.items()
             }
             if component.own_kind is not None:

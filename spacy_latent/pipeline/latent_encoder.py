@@ -209,10 +209,8 @@ class LatentEncoder(TrainedComponent):
             level = "map"
         if level == "none" or not batch.groups:
             return batch, [[] for _ in batch.spans]
-        structures = read_structures(
-            batch, latent_layer(self.model), level, self.cfg["threshold"], self.cfg["alternatives"]
-        )
-        return batch, structures
+        stored = annotations.Stored(level, self.cfg["threshold"], self.cfg["alternatives"])
+        return batch, read_structures(batch, latent_layer(self.model), stored)
 
     def set_annotations(self, docs: Iterable[Doc], predictions: "Predictions") -> None:
         batch, structures = predictions

@@ -167,13 +167,10 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         level = self.cfg["annotate"]
         structures: list[Any] = [[] for _ in docs]
         if level != "none":
-            structures = read_structures(
-                found.made.batch,
-                latent_layer(self.model),
-                level,
-                self.cfg["probability_threshold"],
-                self.cfg["alternatives"],
+            stored = annotations.Stored(
+                level, self.cfg["probability_threshold"], self.cfg["alternatives"]
             )
+            structures = read_structures(found.made.batch, latent_layer(self.model), stored)
         chosen: list[Any] = [[] for _ in docs]
         if self.cfg["spans_key"] is not None:
             from spacy_latent.models.rationale_text_cat import chosen_weights

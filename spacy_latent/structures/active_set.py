@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, is_whole, not_finite_message
-from spacy_latent.kernels.autograd.operators import check, read
+from spacy_latent.kernels.autograd.arrays import read
+from spacy_latent.kernels.autograd.families import check
 from spacy_latent.kernels.core.pool import spread
 from spacy_latent.kernels.sparsemap import active_set as kernel
+from spacy_latent.kernels.sparsemap.support import Support, let_in, polish, row_size, scatter
 from spacy_latent.structures.faces import Ask
 from spacy_latent.structures.oracle import Oracle
 from spacy_latent.structures.results import SparseSolution
@@ -150,7 +152,7 @@ class _Support:
         self.scores = scores
         self.count = 0
         self.gap = np.inf
-        capacity = kernel.row_size(1)
+        capacity = row_size(1)
         self.atoms = np.full((capacity, max(len(parts), 1)), -1, dtype=np.int32)
         self.inverse = np.zeros((capacity, capacity))
         self.row_sums = np.zeros(capacity)
@@ -169,7 +171,7 @@ class _Support:
         self._enlarge(len(parts))
         self.atoms[self.count] = -1
         self.atoms[self.count, : len(parts)] = parts
-        count, self.gap = kernel.let_in(
+        count, self.gap = let_in(
             self._arrays(),
             self.atoms.shape[1],
             self.count,
@@ -185,10 +187,10 @@ class _Support:
 
     def finish(self) -> None:
         workspace = np.empty((3, len(self.weights)))
-        kernel.polish(self._arrays(), self.atoms.shape[1], self.count, self.scores, workspace)
+        polish(self._arrays(), self.atoms.shape[1], self.count, self.scores, workspace)
 
-    def _arrays(self) -> kernel.Support:
-        return kernel.Support(self.atoms, self.inverse, self.row_sums, self.weights, self.gradient)
+    def _arrays(self) -> Support:
+        return Support(self.atoms, self.inverse, self.row_sums, self.weights, self.gradient)
 
     def _enlarge(self, parts: int) -> None:
         rows, width = self.atoms.shape
@@ -250,7 +252,7 @@ def _pack(state: list[_Support], residuals: np.ndarray, ask: Ask, most: int) -> 
     for b, (support, count) in enumerate(zip(state, counts)):
         atoms[b, :count, : support.atoms.shape[1]] = support.atoms[:count]
         weights[b, :count] = support.weights[:count]
-        kernel.scatter(support.atoms, count, support.weights, means[b])
+        scatter(support.atoms, count, support.weights, means[b])
     inverses = [support.inverse[:count, :count].ravel() for support, count in zip(state, counts)]
     return Supports(
         atoms=atoms,

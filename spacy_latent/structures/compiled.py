@@ -21,7 +21,7 @@ class CompiledStructure(Structure):
 
     Attributes:
         family: place of the kernels, "module:NAME" of a
-            :class:`spacy_latent.kernels.autograd.operators.Family`.
+            :class:`spacy_latent.kernels.autograd.families.Family`.
         smoothed_family: place of the kernels of the recursion with the quadratically smoothed
             maximum, for structures that have one, see :mod:`spacy_latent.structures.smoothed`.
     """

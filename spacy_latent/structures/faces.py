@@ -12,7 +12,7 @@ import numpy as np
 
 from spacy_latent.kernels.core.pool import spread
 from spacy_latent.kernels.sparsemap import faces as kernel
-from spacy_latent.kernels.sparsemap.active_set import row_size
+from spacy_latent.kernels.sparsemap.support import row_size
 
 # Function that returns the best structures of some items, given by their numbers, under two
 # gradients of each, ``(2, flat)``. The result is ``(2, items, W)`` int32, parts counted from the

@@ -7,8 +7,8 @@ import torch
 
 from spacy_latent.errors import InfeasibleError
 from spacy_latent.kernels.sparsemap import factor_active_set, logic_factors
-from spacy_latent.kernels.sparsemap.active_set import row_size
 from spacy_latent.kernels.sparsemap.faces import Items
+from spacy_latent.kernels.sparsemap.support import row_size
 from spacy_latent.structures.encoded_graph import GraphBatch
 from spacy_latent.structures.faces import Faces
 

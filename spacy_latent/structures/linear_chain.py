@@ -111,10 +111,11 @@ class LinearChain(CompiledStructure):
             Tags ``(K, B, N)`` int32, −1 at padding and for missing sequences; and scores ``(K, B)``
             float64, −inf for missing sequences.
         """
-        from spacy_latent.kernels.chains import linear_chain as kernels
+        from spacy_latent.kernels.chains.best_chains import k_best, k_best_chains
+        from spacy_latent.kernels.chains.linear_chain import FAMILY
 
         prepared, lengths = self._read(scores, lengths)
-        return kernels.k_best(prepared, lengths, k, kernels.FAMILY, kernels.k_best_chains)
+        return k_best(prepared, lengths, k, FAMILY, k_best_chains)
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
         """Return the tags of the positions, ``(n,)`` int32."""

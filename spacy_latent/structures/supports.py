@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spacy_latent.kernels.autograd.arrays import in_precision_of, like, read_float64
 from spacy_latent.kernels.autograd.derivatives import (
     SPARSEMAP_ONCE,
     last_derivative,
     refuse_tangents,
 )
-from spacy_latent.kernels.autograd.operators import in_precision_of, like, read_float64
 from spacy_latent.kernels.core.gpu_transfers import fetch_together, remember, send, send_together
 from spacy_latent.kernels.core.pool import spread
 from spacy_latent.kernels.sparsemap import active_set as kernel
@@ -71,7 +71,7 @@ class Supports:
         """Return the derivative of an item's weights along changes of the scores of its support.
 
         Both are ``(K, *)``, one row for each structure of the support. This computes many changes
-        at once, as kernels.sparsemap.active_set.gradient_of_weights computes one.
+        at once, as kernels.sparsemap.support.gradient_of_weights computes one.
         """
         size, start = int(self.counts[item]), self.offsets[item]
         inverse = self.inverses[start : start + size * size].reshape(size, size)

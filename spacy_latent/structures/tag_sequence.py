@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable
-from spacy_latent.kernels.autograd import operators
+from spacy_latent.kernels.autograd import arrays, families, operators
 from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.kernels.core.gpu_transfers import fetch
 from spacy_latent.kernels.core.pool import spread
@@ -239,7 +239,7 @@ class TagSequence(CompiledStructure):
         Scores as large as masks are reduced first.
         """
         own, near = self._to_sum_over(*self._read(scores, lengths))
-        return operators.read(own._kernel_input(near), lengths)
+        return arrays.read(own._kernel_input(near), lengths)
 
     def _best_path(self, array: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         from spacy_latent.kernels.chains import tag_sequence
@@ -249,7 +249,7 @@ class TagSequence(CompiledStructure):
         path = np.empty((len(array), array.shape[1] - count - 2), dtype=np.int32)
         status = np.zeros(len(array), dtype=np.int8)
         _spread(family.best, family.best_cost, sizes, array, path, status)
-        operators.check(self.name, status)
+        families.check(self.name, status)
         return path
 
     def _follow(
@@ -265,7 +265,7 @@ class TagSequence(CompiledStructure):
             _spread(follow, costs, sizes, array, tags, pairs, marginals, steps, of_pairs, status)
             if not (status == UNSOLVED).any():
                 break
-        operators.check(self.name, status)
+        families.check(self.name, status)
         return marginals, steps, of_pairs
 
     @not_traced
@@ -338,11 +338,11 @@ class TagSequence(CompiledStructure):
             Tags ``(K, B, N)`` int32, −1 at padding and for missing sequences; and scores ``(K, B)``
             float64, −inf for missing sequences.
         """
-        from spacy_latent.kernels.chains.linear_chain import k_best
+        from spacy_latent.kernels.chains.best_chains import k_best
 
         self.check_tensors(scores, lengths)
         prepared, lengths = self._read(scores.detach(), lengths)
-        family, kernel = operators.family_of(self.family), self._k_best_kernel()
+        family, kernel = families.family_of(self.family), self._k_best_kernel()
         options = self._options(prepared)
         return k_best(self._kernel_input(prepared), lengths, k, family, kernel, options)
 

@@ -88,13 +88,14 @@ class StructureObserver:
 
     def evaluate(self, step: int) -> Statistics:
         """Return the mean of each statistic, by layer."""
+        from spacy_latent.annotations import BEST
         from spacy_latent.pipeline.inspection import inspect_pipe
 
         docs = [doc.copy() for doc in self.docs]
         rows: dict[str, dict[str, list[float]]] = {}
         now: dict[str, list[list[SpanStructure]]] = {}
         stream = inspect_pipe(
-            self.nlp, docs, components=self.components, annotate="map", uncertainty=True
+            self.nlp, docs, components=self.components, stored=BEST, uncertainty=True
         )
         for doc, known in stream:
             for layer in known:

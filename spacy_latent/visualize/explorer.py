@@ -17,7 +17,7 @@ from spacy.tokens import Doc
 from thinc.api import get_current_ops, require_gpu, set_active_gpu, set_current_ops
 from thinc.util import get_torch_default_device
 
-from spacy_latent.annotations import SpanStructure
+from spacy_latent.annotations import SpanStructure, Stored
 from spacy_latent.confidence import confidences
 from spacy_latent.corpora.text_pairs import make_pair_doc
 from spacy_latent.errors import LatentError, number_of
@@ -330,7 +330,10 @@ class Explorer:
                 )
             with self._on_device(), counterfactual(self.nlp, asked or {}):
                 stream = inspect_pipe(
-                    self.nlp, [doc], batch_size=1, threshold=LEAST, alternatives=self.alternatives
+                    self.nlp,
+                    [doc],
+                    batch_size=1,
+                    stored=Stored("probabilities", LEAST, self.alternatives),
                 )
                 found = [doc for doc, _ in stream]
         finally:

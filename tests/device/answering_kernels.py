@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.kernels.autograd import operators
+from spacy_latent.kernels.autograd import batches, families
 from spacy_latent.kernels.core.operations import BEST, HESSIAN_PRODUCT
 from spacy_latent.kernels.gpu import dispatch
 from spacy_latent.kernels.gpu.dispatch import Call, GpuKernels
@@ -32,12 +32,12 @@ def _held(value: Any) -> Any:
 
 def answer(kernels: GpuKernels, operation: int, given: Call) -> None:
     """Write the outputs of a launch."""
-    families = [operators.family_of(f"spacy_latent.kernels.{name}:FAMILY") for name in FAMILIES]
-    (family,) = (family for family in families if family.device == kernels)
+    known = [families.family_of(f"spacy_latent.kernels.{name}:FAMILY") for name in FAMILIES]
+    (family,) = (family for family in known if family.device == kernels)
     call = Call(*map(_held, given))
     scores, lengths, options = call.scores, call.lengths, call.options
     if operation == BEST:
-        found = operators.find_best(family, scores, lengths, options)
+        found = batches.find_best(family, scores, lengths, options)
     elif operation == HESSIAN_PRODUCT and family.product is not None:
         written = np.empty_like(scores.numpy())
         status = np.zeros(len(scores), dtype=np.int8)
@@ -48,9 +48,7 @@ def answer(kernels: GpuKernels, operation: int, given: Call) -> None:
     else:
         nothing = np.empty((len(scores), 0))
         change = call.along if operation == HESSIAN_PRODUCT else None
-        found = operators._total_on_cpu(
-            family, scores, lengths, options, operation, nothing, change
-        )
+        found = batches._total_on_cpu(family, scores, lengths, options, operation, nothing, change)
         assert isinstance(found.log_partition, Tensor)
         call.log_partition.copy_(found.log_partition)
     if found.result.numel():

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.cases import scores_for, structures
-from spacy_latent.kernels.autograd.operators import family_of
+from spacy_latent.kernels.autograd.families import family_of
 from spacy_latent.structures.base import Structure
 from tests.device.pretended_gpu import CUDA, Log, pretended_gpu
 

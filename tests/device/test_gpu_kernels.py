@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
-from spacy_latent.kernels.autograd.operators import family_of
+from spacy_latent.kernels.autograd.families import family_of
 from spacy_latent.kernels.core.operations import BEST, HESSIAN_PRODUCT, MARGINALS
 from spacy_latent.kernels.gpu import dispatch
 from spacy_latent.structures import base

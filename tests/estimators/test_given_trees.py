@@ -16,6 +16,7 @@ from spacy.tokens import Doc
 from spacy.training import Example
 from spacy.vocab import Vocab
 
+from spacy_latent.annotations import Stored
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.given_trees import GivenTrees, Trees, random_tree
 from spacy_latent.models.inspection import (
@@ -208,7 +209,7 @@ def used(nlp: Language, name: str, docs: list[Doc]) -> list[np.ndarray]:
     (node,) = latent_models(nlp.get_pipe(name).model)  # type: ignore[attr-defined]
     layer, batch = latent_module(node).latent, read_batch(node, docs)
     assert [len(known) for known in read_uncertainty(batch, layer)] == [1] * len(docs)
-    found = read_structures(batch, layer, "probabilities", alternatives=2)
+    found = read_structures(batch, layer, Stored("probabilities", alternatives=2))
     trees = [spans[0].decoded for spans in found]
     for group, output in zip(batch.groups, batch.outputs):
         for b, (d, _) in enumerate(group.members):

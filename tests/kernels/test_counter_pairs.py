@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, library
 
 from spacy_latent.kernels.scores import counter_pairs as kernels
+from spacy_latent.kernels.scores import counter_rows
 from spacy_latent.kernels.scores.counter_pairs import counter_pairs, pairs_by_tensors
 
 UNITS = 5
@@ -59,7 +60,7 @@ def test_equals_tensors_of_all_pairs(
     lengths: list[int], count: int, orders: int, pairs: int, inner: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "PAIRS", pairs)
+        patch.setattr(counter_rows, "PAIRS", pairs)
         found = scores_and_gradients(counter_pairs, make(lengths, count, orders, torch.nan), inner)
     expected = scores_and_gradients(pairs_by_tensors, make(lengths, count, orders, 0.0), inner)
     for one, other in zip(found, expected, strict=True):

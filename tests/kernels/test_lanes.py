@@ -13,7 +13,7 @@ from numba import njit
 from torch import Tensor, library
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
-from spacy_latent.kernels.autograd import operators
+from spacy_latent.kernels.autograd import batches, operators
 from spacy_latent.kernels.core import pool
 from spacy_latent.kernels.simd.lanes import (
     LONGEST,
@@ -150,7 +150,8 @@ def test_a_common_batch_needs_one_kernel(
     a trained scorer.
     """
     family = replace(module.FAMILY, total=_refuse, fallback=_refuse)
-    monkeypatch.setattr(operators, "family_of", lambda place: family)
+    for caller in (operators, batches):
+        monkeypatch.setattr(caller, "family_of", lambda place: family)
     structure = ProjectiveTree() if module is inside_outside else ConstituencyTree()
     lengths = torch.tensor([50, 48, 0, 50, 47, 50, 1, 50])
     generator = torch.Generator().manual_seed(3)
@@ -175,7 +176,8 @@ def test_what_one_kernel_leaves_goes_to_the_next(
     scores = scale * torch.randn(3, 37, 37, generator=generator, dtype=torch.float64)
     expected = _all(structure, scores, lengths)
     family = replace(module.FAMILY, lanes=leave, total=leave)
-    monkeypatch.setattr(operators, "family_of", lambda place: family)
+    for caller in (operators, batches):
+        monkeypatch.setattr(caller, "family_of", lambda place: family)
     for ours, theirs in zip(_all(structure, scores, lengths), expected):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
     assert called
@@ -183,7 +185,7 @@ def test_what_one_kernel_leaves_goes_to_the_next(
 
 def test_groups_hold_items_of_like_length() -> None:
     sizes = np.array([3, 9, 1, 9, 2, 7, 7, 8, 9, 1, 5])
-    groups = operators._groups(sizes, 8)
+    groups = batches._groups(sizes, 8)
     assert groups.shape == (2, 8)
     assert sorted(groups[groups >= 0].tolist()) == list(range(11))
     assert sizes[groups[0]].tolist() == [9, 9, 9, 8, 7, 7, 5, 3]

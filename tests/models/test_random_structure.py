@@ -89,7 +89,7 @@ def decoded(nlp: Language, name: str) -> list[np.ndarray]:
     batch = read_batch(node, docs)
     sure = read_uncertainty(batch, layer)
     assert [len(known) for known in sure] == [1] * 3
-    return [spans[0].decoded for spans in read_structures(batch, layer, "map")]
+    return [spans[0].decoded for spans in read_structures(batch, layer)]
 
 
 def same(ours: list[np.ndarray], theirs: list[np.ndarray]) -> bool:

@@ -414,14 +414,14 @@ def test_it_may_be_pickled(nlp: Language) -> None:
 
 
 def test_it_is_shown_with_all_probabilities(nlp: Language) -> None:
-    from spacy_latent.annotations import to_json
+    from spacy_latent.annotations import Stored, to_json
     from spacy_latent.pipeline.inspection import inspect_pipe
     from spacy_latent.visualize import render
     from spacy_latent.visualize.terminal import format_annotation
 
     spans: Any = nlp.get_pipe("tree_spancat")
     spans.cfg["annotate"] = "map"
-    ((doc, _),) = inspect_pipe(nlp, [nlp.make_doc(FIRST)], threshold=0.0)
+    ((doc, _),) = inspect_pipe(nlp, [nlp.make_doc(FIRST)], stored=Stored("probabilities", 0.0))
     settings = spans.cfg["annotate"], spans.cfg["threshold"], spans.cfg["probability_threshold"]
     spans.cfg["annotate"] = "probabilities"
     assert settings == ("map", 0.5, 0.01)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spacy_latent.kernels.autograd import operators
+from spacy_latent.kernels.autograd import batches
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from tests.structures.logarithms import projective_inside, projective_outside
 
@@ -166,7 +166,7 @@ def test_no_warning_of_what_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) ->
         array[...] = 1e300 if array.dtype == np.float64 else 1
         return array
 
-    monkeypatch.setattr(operators, "np", Dirty())
+    monkeypatch.setattr(batches, "np", Dirty())
     scores, lengths = torch.randn(12, 18, 18), torch.tensor([17] * 9 + [16] * 3)
     scores.requires_grad_()
     with warnings.catch_warnings():

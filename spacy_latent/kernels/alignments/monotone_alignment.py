@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from spacy_latent.kernels.autograd.operators import Family
+from spacy_latent.kernels.autograd.families import Family
 from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.core.draws import uniform_of_splitmix
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION
@@ -239,7 +239,7 @@ def sum_over_alignments(
     kept,
     status,
 ):
-    """Compute the sums over alignments as ``Family.total`` of kernels.autograd.operators.
+    """Compute the sums over alignments as ``Family.total`` of kernels.autograd.families.
 
     Scores are ``(B, N, M)``, lengths ``(B, 2)``.
     """

@@ -18,7 +18,9 @@ import math
 import numpy as np
 import torch
 
-from spacy_latent.kernels.autograd.operators import check, draw_seeds, read_float64
+from spacy_latent.kernels.autograd.arrays import read_float64
+from spacy_latent.kernels.autograd.families import check
+from spacy_latent.kernels.autograd.operators import draw_seeds
 from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.core.draws import uniform
 from spacy_latent.kernels.core.gpu_transfers import fetch

@@ -325,7 +325,7 @@ def sum_over_trees(
     kept,
     status,
 ):
-    """Compute sums over trees by elimination, as ``Family.total`` of kernels.autograd.operators.
+    """Compute sums over trees by elimination, as ``Family.total`` of kernels.autograd.families.
 
     Scores are ``(B, N+1, N+1)``, [head, modifier]. No values are saved for later calls.
     """

@@ -45,7 +45,7 @@ from spacy_latent.kernels.arborescences.arborescence import best_arborescences
 from spacy_latent.kernels.arborescences.elimination import sum_over_trees
 from spacy_latent.kernels.arborescences.elimination_logarithms import sum_by_logarithms
 from spacy_latent.kernels.arborescences.escape_sums import kept_size, sum_by_escapes
-from spacy_latent.kernels.autograd.operators import Family
+from spacy_latent.kernels.autograd.families import Family
 from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.core.draws import choose
 from spacy_latent.kernels.core.operations import LOG_PARTITION, MARGINALS

@@ -26,7 +26,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from spacy_latent.kernels.chains.linear_chain import TRUSTED, weigh
-from spacy_latent.kernels.chains.tag_batches import blocks_of
+from spacy_latent.kernels.chains.tag_blocks import blocks_of
 from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.core.pool import ranges, spread
 from spacy_latent.kernels.simd.vector import (
@@ -523,7 +523,7 @@ def _sweep(emissions, chain, moves, targets, last, packed, workspace, gamma):
 
 
 @kernel
-def _add_pairs(n, size, packed, workspace, result):
+def add_pairs(n, size, packed, workspace, result):
     """Add the expected uses of neighbours, before they are weighted, to ``result`` (K, K)."""
     rows, columns, blocks, _ = packed
     forward, share, stride = workspace.forward, workspace.share, _stride(n, size)
@@ -602,7 +602,7 @@ def _sum_parts(start, stop, bounds, items, chain, counters, results):
                 item, chain, counters.moves[kind], counters.targets, last, packed, workspace, own
             )
             if results.precise[b]:
-                _add_pairs(n, size, packed, workspace, results.pairs[part])
+                add_pairs(n, size, packed, workspace, results.pairs[part])
             else:
                 own[:] = 0.0
 

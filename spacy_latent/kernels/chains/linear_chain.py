@@ -1,47 +1,44 @@
-"""Linear chains: maxima, sums, samples and the k best (Viterbi 1967; Rabiner 1989).
+"""Linear chains: sums and samples (Rabiner 1989), and the family of their kernels.
 
 Scores are ``(B, N, K, K)``, [item, position, previous tag, tag]. At position 0 only the row of
 previous tag 0 is read. Weights are exp(score − the position's best). The forward and backward sums
 of each position are divided by their largest, so inner loops are multiply-adds. The sums tell
-whether an underflow could matter (see TRUSTED). If so, the item is solved again on logarithms.
+whether an underflow could matter (see TRUSTED). If so, chain_logarithms solves the item again.
 Everything is float64, whatever the dtype of the scores.
 
 Hessian products only need the marginals, and no exponential. They follow from expectations: the sum
 of the vector's entries along a chain, given a tag. These are computed by a recursion over
 P(previous tag | tag).
-
-:func:`best_step`, :func:`log_forward_step`, :func:`log_backward_step` and :func:`k_best_step` go
-from one position to the next. Other chains use them too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spacy_latent.errors import InvalidScores, check_whole
-from spacy_latent.kernels.autograd.operators import Family, check, find_best, read
+from spacy_latent.kernels.autograd.arrays import read
+from spacy_latent.kernels.autograd.batches import find_best
+from spacy_latent.kernels.autograd.families import Family, check
+from spacy_latent.kernels.chains.best_chains import best_chains, has_nan_or_inf, longest_of
+from spacy_latent.kernels.chains.chain_logarithms import log_forward, log_marginals, log_sum
 from spacy_latent.kernels.core import gpu_transfers
-from spacy_latent.kernels.core.compilation import ANY_ORDER, FUSED, kernel
+from spacy_latent.kernels.core.compilation import ANY_ORDER, kernel
 from spacy_latent.kernels.core.draws import choose
 from spacy_latent.kernels.core.operations import LOG_PARTITION
 from spacy_latent.kernels.core.pool import spread
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 from spacy_latent.kernels.gpu import dispatch
 from spacy_latent.kernels.gpu.dispatch import GpuKernels
-from spacy_latent.kernels.simd.exponential import exponential, exponentials
-from spacy_latent.kernels.simd.vector import LANES, best_of_rows, fused_loop, scan
+from spacy_latent.kernels.simd.exponential import exponentials
+from spacy_latent.kernels.simd.vector import LANES, fused_loop, scan
 
 # All factors are at most 1, so a product that underflowed was below 1e−300. It cannot matter at a
 # position whose products sum to at least this.
 TRUSTED = 1e-150
-
-
 # Four previous tags at a time, and one.
 _add_four = fused_loop([("add", 0, ((0, 1), (1, 2), (2, 3), (3, 4)))])
 _add_one = fused_loop([("add", 0, ((0, 1),))])
@@ -51,101 +48,7 @@ _dot_four = fused_loop(
 _dot_one = fused_loop([("dot", 0, ((0, 1),))])
 
 
-@kernel
-def has_nan_or_inf(item, n):
-    """Return whether an item of n > 0 positions has NaN or +inf among the entries that are read."""
-    _, first = scan(item[0, 0])
-    _, rest = scan(item[1:n].reshape(-1))
-    return first or rest
-
-
 # ------------------------------------------------------------------------------------ the best
-
-
-@kernel
-def best_step(previous, block, result):
-    """Write result[t] = max over p of previous[p] + block[p, t].
-
-    ``block`` and ``result`` must be followed by a vector of padding.
-
-    Returns:
-        Whether ``block`` holds NaN or +inf.
-    """
-    total = best_of_rows(previous, block, result)
-    if total < np.inf:
-        return False
-    # The sum may be NaN or +inf because of the padding alone.
-    _, wrong = scan(block.reshape(-1))
-    return wrong
-
-
-@kernel
-def previous_of(previous, block, tag, emission, value):
-    """Return the first p for which previous[p] + block[p, tag] + emission is the best ``value``."""
-    for p in range(len(block)):
-        if previous[p] + block[p, tag] + emission == value:
-            return p
-    return 0
-
-
-@kernel
-def largest(row):
-    """Return the first index of the largest number."""
-    chosen = 0
-    for t in range(1, len(row)):
-        if row[t] > row[chosen]:
-            chosen = t
-    return chosen
-
-
-@kernel
-def longest_of(start, stop, lengths):
-    """Return the largest length of the items start .. stop−1, at least 1."""
-    longest = 1
-    for b in range(start, stop):
-        longest = max(longest, lengths[b])
-    return longest
-
-
-@kernel
-def table_of(tags):
-    """Return a workspace for transitions, padded by a vector after the last row."""
-    return np.zeros(tags * tags + LANES)[: tags * tags].reshape((tags, tags))
-
-
-@kernel
-def best_chains(start, stop, scores, lengths, tags, status):
-    """Write the best tags as ``Family.best``: tags ``(B, N)``, −1 for padding."""
-    longest, count = longest_of(start, stop, lengths), scores.shape[3]
-    values = np.empty((longest, count + LANES))
-    spare = np.zeros((count + LANES, count), dtype=scores.dtype)
-    for b in range(start, stop):
-        n = lengths[b]
-        tags[b] = -1
-        status[b] = FEASIBLE
-        if n == 0:
-            continue
-        item = scores[b]
-        _, wrong = scan(item[0, 0])
-        values[0, :count] = item[0, 0]
-        for i in range(1, n):
-            block = item[i]
-            if scores.size - (b * scores.shape[1] + i + 1) * count * count < LANES:
-                # The last position has no padding after its rows, so they are copied.
-                spare[:count] = block
-                block = spare[:count]
-            wrong |= best_step(values[i - 1], block, values[i])
-        if wrong:
-            status[b] = NOT_FINITE
-            continue
-        tag = largest(values[n - 1, :count])
-        if values[n - 1, tag] == -np.inf:
-            status[b] = INFEASIBLE
-            continue
-        for i in range(n - 1, 0, -1):
-            tags[b, i] = tag
-            tag = previous_of(values[i - 1], item[i], tag, 0.0, values[i, tag])
-        tags[b, 0] = tag
 
 
 @kernel
@@ -306,137 +209,6 @@ def _backward(weights, n, forward, scales, backward, backward_over_z, write, res
     return True
 
 
-@kernel(fastmath=FUSED)
-def log_forward_step(previous, block, top, result):
-    """Write result[t] = log Σ_p exp(previous[p] + block[p, t]).
-
-    Args:
-        top: workspace of a row.
-    """
-    tags = len(block)
-    for t in range(tags):
-        top[t] = -np.inf
-        result[t] = 0.0
-    for p in range(tags):
-        base, row = previous[p], block[p]
-        for t in range(tags):
-            value = base + row[t]
-            top[t] = value if value > top[t] else top[t]
-    for p in range(tags):
-        base, row = previous[p], block[p]
-        for t in range(tags):
-            shift = top[t] if top[t] > -np.inf else 0.0
-            result[t] += exponential(base + row[t] - shift)
-    for t in range(tags):
-        result[t] = top[t] + math.log(result[t]) if top[t] > -np.inf else -np.inf
-
-
-@kernel(fastmath=FUSED)
-def log_backward_step(after, block, result):
-    """Write result[p] = log Σ_t exp(block[p, t] + after[t])."""
-    tags = len(block)
-    for p in range(tags):
-        row, top = block[p], -np.inf
-        for t in range(tags):
-            value = row[t] + after[t]
-            top = value if value > top else top
-        total = 0.0
-        if top > -np.inf:
-            for t in range(tags):
-                total += exponential(row[t] + after[t] - top)
-        result[p] = top + math.log(total) if top > -np.inf else -np.inf
-
-
-@kernel
-def subtract_largest(row):
-    """Subtract from a row its largest number.
-
-    Returns:
-        The largest. If it is −inf, nothing is subtracted.
-    """
-    best = -np.inf
-    for t in range(len(row)):
-        best = max(best, row[t])
-    if best > -np.inf:
-        for t in range(len(row)):
-            row[t] -= best
-    return best
-
-
-@kernel
-def log_sum(row):
-    """Return log Σ exp of a row whose largest is finite or −inf."""
-    best = -np.inf
-    for t in range(len(row)):
-        best = max(best, row[t])
-    if best == -np.inf:
-        return best
-    total = 0.0
-    for t in range(len(row)):
-        total += math.exp(row[t] - best)
-    return best + math.log(total)
-
-
-@kernel
-def _log_forward(scores, n, forward, shifts, top):
-    """Run :func:`_forward` on logarithms.
-
-    The largest of each row of ``forward`` is subtracted, and written to ``shifts``.
-
-    Returns:
-        Whether there is a chain.
-    """
-    tags = scores.shape[1]
-    forward[0, :tags] = scores[0, 0]
-    shifts[0] = subtract_largest(forward[0, :tags])
-    for i in range(1, n):
-        if shifts[i - 1] == -np.inf:
-            return False
-        log_forward_step(forward[i - 1], scores[i], top, forward[i])
-        shifts[i] = subtract_largest(forward[i, :tags])
-    return shifts[n - 1] > -np.inf
-
-
-@kernel(fastmath=FUSED)
-def _log_marginals(scores, n, forward, result):
-    """Write marginals from the last position back.
-
-    Each tag divides its probability among the tags before it. Probabilities thus sum to 1 for
-    scores of any magnitude. Products of forward and backward sums would not.
-    """
-    tags = scores.shape[1]
-    current, top, total = np.empty(tags), np.empty(tags), np.empty(tags)
-    whole = log_sum(forward[n - 1, :tags])
-    for t in range(tags):
-        current[t] = exponential(forward[n - 1, t] - whole)
-    for i in range(n - 1, 0, -1):
-        for t in range(tags):
-            top[t], total[t] = -np.inf, 0.0
-        for p in range(tags):
-            base, row = forward[i - 1, p], scores[i, p]
-            for t in range(tags):
-                value = base + row[t]
-                top[t] = value if value > top[t] else top[t]
-        for t in range(tags):
-            top[t] = top[t] if top[t] > -np.inf else 0.0
-        for p in range(tags):
-            base, row = forward[i - 1, p], scores[i, p]
-            for t in range(tags):
-                total[t] += exponential(base + row[t] - top[t])
-        for t in range(tags):
-            # A tag that cannot be reached has probability 0.
-            total[t] = current[t] / total[t] if total[t] > 0.0 else 0.0
-        for p in range(tags):
-            base, row, target = forward[i - 1, p], scores[i, p], result[i, p]
-            current[p] = 0.0
-            for t in range(tags):
-                share = exponential(base + row[t] - top[t]) * total[t]
-                target[t] = share
-                current[p] += share
-    for t in range(tags):
-        result[0, 0, t] = current[t]
-
-
 @kernel
 def sum_over_chains(
     start, stop, scores, lengths, along, operation, log_partition, result, kept, status
@@ -481,12 +253,12 @@ def sum_over_chains(
                 last += forward[n - 1, t]
             log_partition[b] = total + math.log(last)
             continue
-        if not _log_forward(item, n, forward, shifts, top):
+        if not log_forward(item, n, forward, shifts, top):
             status[b] = INFEASIBLE
             continue
         log_partition[b] = shifts[:n].sum() + log_sum(forward[n - 1, :tags])
         if operation != LOG_PARTITION:
-            _log_marginals(item, n, forward, marginals)
+            log_marginals(item, n, forward, marginals)
 
 
 @kernel(fastmath=ANY_ORDER)
@@ -557,7 +329,7 @@ def _expect_backward(marginals, along, n, tags, mean, total, rest, result):
 
 @kernel
 def product_with_hessian(start, stop, marginals, lengths, along, result, status):
-    """Compute the Hessian product as ``Family.product`` of kernels.autograd.operators.
+    """Compute the Hessian product as ``Family.product`` of kernels.autograd.families.
 
     Its entry for a part is the covariance of this part and the sum of ``along`` over the parts of a
     chain: the probability of the part, times the expected sum given the part less the expected sum.
@@ -594,7 +366,7 @@ def sample_chains(start, stop, scores, lengths, seeds, samples, status):
         if has_nan_or_inf(scores[b], n):
             status[b] = NOT_FINITE
             continue
-        if not _log_forward(scores[b], n, forward, shifts, top):
+        if not log_forward(scores[b], n, forward, shifts, top):
             status[b] = INFEASIBLE
             continue
         state = seeds[b : b + 1].copy()
@@ -606,143 +378,6 @@ def sample_chains(start, stop, scores, lengths, seeds, samples, status):
                     column[p] = forward[i - 1, p] + scores[b, i, p, tag]
                 tag = choose(column, tags, state)
                 samples[k, b, i - 1] = tag
-
-
-# ------------------------------------------------------------------------------------ the k best
-
-
-@kernel
-def insert(value, source, row, sources):
-    """Insert a value and its source into a descending row, after equal values.
-
-    The last value is dropped.
-
-    Returns:
-        Whether the value was inserted: whether it is larger than the last.
-    """
-    place = len(row) - 1
-    if not value > row[place]:
-        return False
-    while place > 0 and value > row[place - 1]:
-        row[place] = row[place - 1]
-        sources[place] = sources[place - 1]
-        place -= 1
-    row[place] = value
-    sources[place] = source
-    return True
-
-
-@kernel
-def k_best_step(previous, block, result, origin):
-    """Write the k best sums of each tag, best first, from the k best of each previous tag.
-
-    Ties go to the lower source.
-
-    Args:
-        previous, result: ``(K, k)``, −inf if there are fewer.
-        origin: ``(K, k)``, written: previous tag · k + its rank.
-    """
-    tags, k = previous.shape
-    result[:] = -np.inf
-    origin[:] = -1
-    for t in range(tags):
-        for p in range(tags):
-            for rank in range(k):
-                value = previous[p, rank] + block[p, t]
-                if not insert(value, p * k + rank, result[t], origin[t]):
-                    break
-
-
-@kernel
-def k_best_last(values, totals, places):
-    """Write the k best of all ``values`` (K, k) to ``totals``, and tag · k + rank to ``places``."""
-    tags, k = values.shape
-    totals[:] = -np.inf
-    places[:] = -1
-    for t in range(tags):
-        for rank in range(k):
-            if not insert(values[t, rank], t * k + rank, totals, places):
-                break
-
-
-@kernel
-def trace_k_best(places, origin, n, k, chosen):
-    """Write the tags of the k best to ``chosen`` (k, N).
-
-    Args:
-        origin: ``(n, K, k)``.
-    """
-    for rank in range(k):
-        place = places[rank]
-        if place < 0:
-            continue
-        for i in range(n - 1, -1, -1):
-            chosen[rank, i] = place // k
-            place = origin[i, place // k, place % k]
-
-
-@kernel
-def k_best_chains(start, stop, scores, lengths, tags, totals, status):
-    """Write the k best chains.
-
-    Args:
-        tags: ``(k, B, N)`` int32, −1 for padding and if there are fewer than k.
-        totals: ``(k, B)`` float64, −inf if there are fewer than k.
-    """
-    longest, count, k = longest_of(start, stop, lengths), scores.shape[3], len(tags)
-    values = np.empty((2, count, k))
-    origin = np.empty((longest, count, k), dtype=np.int64)
-    best, places = np.empty(k), np.empty(k, dtype=np.int64)
-    for b in range(start, stop):
-        n = lengths[b]
-        tags[:, b] = -1
-        totals[:, b] = -np.inf
-        status[b] = FEASIBLE
-        if n == 0:
-            totals[0, b] = 0.0
-            continue
-        if has_nan_or_inf(scores[b], n):
-            status[b] = NOT_FINITE
-            continue
-        values[0] = -np.inf
-        values[0, :, 0] = scores[b, 0, 0]
-        for i in range(1, n):
-            k_best_step(values[(i - 1) % 2], scores[b, i], values[i % 2], origin[i])
-        k_best_last(values[(n - 1) % 2], best, places)
-        if best[0] == -np.inf:
-            status[b] = INFEASIBLE
-        else:
-            totals[:, b] = best
-            trace_k_best(places, origin, n, k, tags[:, b])
-
-
-def k_best(
-    scores: Tensor,
-    lengths: Tensor,
-    k: int,
-    family: Family,
-    kernel: Callable[..., None],
-    options: Sequence[int] = (),
-) -> tuple[Tensor, Tensor]:
-    """Return the tags of the k best structures, and their scores.
-
-    Args:
-        kernel: like :func:`k_best_chains`.
-
-    Returns:
-        ``(k, *family.best_shape)`` int32, and ``(k, B)`` float64.
-    """
-    check_whole(f"{family.name}.top_k", error=InvalidScores, k=k)
-    array, sizes = read(scores, lengths)
-    tags = np.empty((k, *family.best_shape(scores.shape)), dtype=np.int32)
-    totals = np.empty((k, len(array)))
-    status = np.zeros(len(array), dtype=np.int8)
-    costs = family.best_cost(sizes) * (1 + 10 * k)
-    spread(kernel, costs, (array, sizes, *options, tags, totals, status))
-    check(family.name, status)
-    made = [torch.from_numpy(tags), torch.from_numpy(totals)]
-    tags_there, totals_there = gpu_transfers.send_together(made, scores.device)
-    return tags_there, totals_there
 
 
 FAMILY = Family(

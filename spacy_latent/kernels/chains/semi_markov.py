@@ -18,19 +18,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spacy_latent.kernels.autograd.operators import Family
-from spacy_latent.kernels.chains.linear_chain import (
+from spacy_latent.kernels.autograd.families import Family
+from spacy_latent.kernels.chains.best_chains import (
     best_step,
     insert,
     k_best_last,
     k_best_step,
     largest,
-    log_backward_step,
-    log_forward_step,
-    log_sum,
     longest_of,
     previous_of,
     table_of,
+)
+from spacy_latent.kernels.chains.chain_logarithms import (
+    log_backward_step,
+    log_forward_step,
+    log_sum,
 )
 from spacy_latent.kernels.core.compilation import FUSED, kernel
 from spacy_latent.kernels.core.draws import choose
@@ -168,7 +170,7 @@ def _log_sums(segments, nodes, at, step, count, level, top, totals):
 
 
 @kernel(fastmath=FUSED)
-def _log_forward(item, n, longest, level, begin, end, top):
+def log_forward(item, n, longest, level, begin, end, top):
     """Write logarithms of forward sums.
 
     Args:
@@ -192,7 +194,7 @@ def _log_forward(item, n, longest, level, begin, end, top):
 
 @kernel(fastmath=FUSED)
 def _log_backward(item, n, longest, level, begin, end, top):
-    """Write logarithms of backward sums, with the arguments of :func:`_log_forward`."""
+    """Write logarithms of backward sums, with the arguments of :func:`log_forward`."""
     segments, transitions, _, final = _split(item, longest)
     for k in range(len(final)):
         end[n, k] = final[k]
@@ -353,7 +355,7 @@ def _covers(marginals, n, longest):
 def sum_over_segments(
     start, stop, scores, lengths, longest, along, operation, log_partition, result, kept, status
 ):
-    """Compute the sums over segments as ``Family.total`` of kernels.autograd.operators."""
+    """Compute the sums over segments as ``Family.total`` of kernels.autograd.families."""
     positions, labels = longest_of(start, stop, lengths) + 1, scores.shape[2]
     table, level, top = table_of(labels), np.empty(positions), np.empty(labels + LANES)
     begin, end = np.empty((positions, labels + LANES)), np.empty((positions, labels))
@@ -371,7 +373,7 @@ def sum_over_segments(
             continue
         _best(item, n, longest, table, begin, end)
         _levels(n, end, level)
-        total = _log_forward(item, n, longest, level, begin, end, top)
+        total = log_forward(item, n, longest, level, begin, end, top)
         log_partition[b] = total + level[n]
         if total == -np.inf:
             status[b] = INFEASIBLE
@@ -403,7 +405,7 @@ def sample_segments(start, stop, scores, lengths, longest, seeds, samples, statu
             continue
         _best(item, n, longest, table, begin, end)
         _levels(n, end, level)
-        if _log_forward(item, n, longest, level, begin, end, top) == -np.inf:
+        if log_forward(item, n, longest, level, begin, end, top) == -np.inf:
             status[b] = INFEASIBLE
             continue
         segments, transitions, _, final = _split(item, longest)
@@ -431,7 +433,7 @@ def sample_segments(start, stop, scores, lengths, longest, seeds, samples, statu
 
 @kernel
 def k_best_segments(start, stop, scores, lengths, longest, codes, totals, status):
-    """Write the k best like linear_chain.k_best_chains, with codes as in best_segments."""
+    """Write the k best like best_chains.k_best_chains, with codes as in best_segments."""
     positions, labels, count = longest_of(start, stop, lengths) + 1, scores.shape[2], len(codes)
     begin, end = np.empty((positions, labels, count)), np.empty((positions, labels, count))
     # Sources of the entries: length · k + rank, and previous label · k + rank.

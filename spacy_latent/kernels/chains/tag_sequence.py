@@ -15,21 +15,25 @@ import math
 import numpy as np
 import torch
 
-from spacy_latent.kernels.autograd.operators import Family
+from spacy_latent.kernels.autograd.families import Family
+from spacy_latent.kernels.chains.best_chains import (
+    k_best_last,
+    k_best_step,
+    longest_of,
+    table_of,
+    trace_k_best,
+)
+from spacy_latent.kernels.chains.chain_logarithms import (
+    log_backward_step,
+    log_forward_step,
+    log_sum,
+    subtract_largest,
+)
 from spacy_latent.kernels.chains.linear_chain import (
     TRUSTED,
     backward_step,
     forward_step,
-    k_best_last,
-    k_best_step,
-    log_backward_step,
-    log_forward_step,
-    log_sum,
-    longest_of,
     scale_by_largest,
-    subtract_largest,
-    table_of,
-    trace_k_best,
     weigh,
 )
 from spacy_latent.kernels.core.compilation import ANY_ORDER, FUSED, kernel
@@ -210,7 +214,7 @@ def _sweep(item, n, weights, factors, forward, share, gamma, rows):
 
 
 @kernel
-def _log_forward(item, n, forward, top):
+def log_forward(item, n, forward, top):
     """Write logarithms of the forward sums to ``forward``, less the largest of each row.
 
     Returns:
@@ -247,7 +251,7 @@ def _log_sweep(item, n, forward, share, gamma):
     emissions, transitions, _, final = _split(item)
     tags = len(transitions)
     top, backward, after = np.empty(tags), np.empty(tags), np.empty(tags)
-    log_partition = _log_forward(item, n, forward, top)
+    log_partition = log_forward(item, n, forward, top)
     if log_partition == -np.inf:
         return log_partition
     for t in range(tags):
@@ -372,7 +376,7 @@ def _write_product(n, plain, weights, forward, share, gamma, pairs, along, mean,
 def sum_over_sequences(
     start, stop, scores, lengths, along, operation, log_partition, result, kept, status
 ):
-    """Compute the sums over sequences as ``Family.total`` of kernels.autograd.operators."""
+    """Compute the sums over sequences as ``Family.total`` of kernels.autograd.families."""
     longest, tags = longest_of(start, stop, lengths), scores.shape[2]
     weights, pairs = table_of(tags), np.empty((tags, tags))
     forward, share = np.empty((longest, tags + LANES)), np.empty((longest, tags + LANES))
@@ -415,7 +419,7 @@ def sample_sequences(start, stop, scores, lengths, seeds, samples, status):
         status[b] = _status(scores[b], n)
         if n == 0 or status[b] != FEASIBLE:
             continue
-        if _log_forward(scores[b], n, forward, top) == -np.inf:
+        if log_forward(scores[b], n, forward, top) == -np.inf:
             status[b] = INFEASIBLE
             continue
         _, transitions, _, final = _split(scores[b])
@@ -434,7 +438,7 @@ def sample_sequences(start, stop, scores, lengths, seeds, samples, status):
 
 @kernel
 def k_best_sequences(start, stop, scores, lengths, tags, totals, status):
-    """Write the k best sequences like kernels.chains.linear_chain.k_best_chains."""
+    """Write the k best sequences like kernels.chains.best_chains.k_best_chains."""
     count, k = scores.shape[2], len(tags)
     values = np.empty((2, count, k))
     origin = np.empty((longest_of(start, stop, lengths), count, k), dtype=np.int64)

@@ -225,11 +225,11 @@ def entmax(scores: Tensor, lengths: Tensor, alphas: Tensor, name: str) -> Tensor
     Args:
         alphas: α > 1 for each row, ``(R,)``, or for all, ``()``.
     """
-    from spacy_latent.kernels.autograd import operators
+    from spacy_latent.kernels.autograd import arrays, families
     from spacy_latent.kernels.core import gpu_transfers
 
-    array, sizes = operators.read(scores, lengths)
-    alpha = np.broadcast_to(operators.read_float64(alphas), len(array))
+    array, sizes = arrays.read(scores, lengths)
+    alpha = np.broadcast_to(arrays.read_float64(alphas), len(array))
     wrong = np.flatnonzero(~((alpha > 1.0) & (alpha < np.inf)))
     if len(wrong):
         raise InvalidScores(
@@ -239,7 +239,7 @@ def entmax(scores: Tensor, lengths: Tensor, alphas: Tensor, name: str) -> Tensor
     result, status = np.empty_like(array), np.zeros(len(array), dtype=np.int8)
     costs = ENTMAX_COST * (sizes + 1.0)
     spread(entmax_rows, costs, (array, sizes, alpha, result, status))
-    operators.check(name, status)
+    families.check(name, status)
     return gpu_transfers.send(torch.from_numpy(result), scores.device)
 
 
@@ -248,16 +248,16 @@ def proximal(
     scores: Tensor, lengths: Tensor, kind: int, strength: float, name: str
 ) -> tuple[Tensor, Tensor]:
     """Return rows ``(R, N)`` after a proximal step, and their blocks of equal numbers."""
-    from spacy_latent.kernels.autograd import operators
+    from spacy_latent.kernels.autograd import arrays, families
     from spacy_latent.kernels.core import gpu_transfers
 
-    array, sizes = operators.read(scores, lengths)
+    array, sizes = arrays.read(scores, lengths)
     result, status = np.empty_like(array), np.zeros(len(array), dtype=np.int8)
     blocks = np.empty(array.shape, dtype=np.int32)
     costs = PROXIMAL_COST * (sizes + 1.0)
     arguments = (array, sizes, kind, strength, result, blocks, status)
     spread(proximal_rows, costs, arguments)
-    operators.check(name, status)
+    families.check(name, status)
     made = [torch.from_numpy(result), torch.from_numpy(blocks)]
     result_there, blocks_there = gpu_transfers.send_together(made, scores.device)
     return result_there, blocks_there

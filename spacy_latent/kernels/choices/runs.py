@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from spacy_latent.kernels.autograd.operators import Family
+from spacy_latent.kernels.autograd.families import Family
 from spacy_latent.kernels.choices.subsets import read_items, take_off_largest
 from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.core.draws import uniform_of_splitmix
@@ -165,7 +165,7 @@ def sum_over_runs(
     kept,
     status,
 ):
-    """Compute the sums over runs as ``Family.total`` of kernels.autograd.operators.
+    """Compute the sums over runs as ``Family.total`` of kernels.autograd.families.
 
     Args:
         scores: ``(B, N)``.

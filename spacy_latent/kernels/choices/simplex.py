@@ -160,9 +160,9 @@ def capped_simplex_rows(start, stop, scores, lengths, largest, exactly, result, 
 
 
 def _rows(kernel: Any, scores: Tensor, lengths: Tensor, options: tuple[Any, ...]) -> Any:
-    from spacy_latent.kernels.autograd import operators
+    from spacy_latent.kernels.autograd import arrays
 
-    array, sizes = operators.read(scores, lengths)
+    array, sizes = arrays.read(scores, lengths)
     result, status = np.empty_like(array), np.zeros(len(array), dtype=np.int8)
     spread(kernel, COST * (sizes + 1.0), (array, sizes, *options, result, status))
     return result, status
@@ -171,11 +171,11 @@ def _rows(kernel: Any, scores: Tensor, lengths: Tensor, options: tuple[Any, ...]
 @torch_operator("sparsemax")
 def sparsemax(scores: Tensor, lengths: Tensor, name: str) -> Tensor:
     """Return the projections of rows ``(R, N)`` onto the simplex."""
-    from spacy_latent.kernels.autograd import operators
+    from spacy_latent.kernels.autograd import families
     from spacy_latent.kernels.core import gpu_transfers
 
     result, status = _rows(sparsemax_rows, scores, lengths, ())
-    operators.check(name, status)
+    families.check(name, status)
     return gpu_transfers.send(torch.from_numpy(result), scores.device)
 
 
@@ -194,11 +194,11 @@ def sparsemax_gradient(output: Tensor, upstream: Tensor) -> Tensor:
 @torch_operator("capped_simplex")
 def capped_simplex(scores: Tensor, lengths: Tensor, k: int, exactly: bool, name: str) -> Tensor:
     """Return the projections of rows ``(R, N)`` onto the capped simplex."""
-    from spacy_latent.kernels.autograd import operators
+    from spacy_latent.kernels.autograd import families
     from spacy_latent.kernels.core import gpu_transfers
 
     result, status = _rows(capped_simplex_rows, scores, lengths, (k, exactly))
-    operators.check(name, status)
+    families.check(name, status)
     return gpu_transfers.send(torch.from_numpy(result), scores.device)
 
 

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from spacy_latent.kernels.autograd.operators import Family
+from spacy_latent.kernels.autograd.families import Family
 from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.core.draws import uniform_of_splitmix
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
@@ -143,7 +143,7 @@ def sum_over_subsets(
     kept,
     status,
 ):
-    """Compute the sums over subsets as ``Family.total`` of kernels.autograd.operators.
+    """Compute the sums over subsets as ``Family.total`` of kernels.autograd.families.
 
     Args:
         scores: ``(B, N)``.

@@ -1,4 +1,4 @@
-"""Codes of the operations of a family of kernels (see kernels.autograd.operators.Family)."""
+"""Codes of the operations of a family of kernels (see kernels.autograd.families.Family)."""
 
 from __future__ import annotations
 

@@ -404,7 +404,7 @@ def keep(header, partitions):
 
 
 def group_size(shape: torch.Size) -> int:
-    """Return the size of a group (see ``Family.group`` of kernels.autograd.operators)."""
+    """Return the size of a group (see ``Family.group`` of kernels.autograd.families)."""
     return LANES if shape[0] >= COST and shape[1] <= LONGEST else 1
 
 

@@ -26,7 +26,8 @@ from spacy_latent.kernels.alignments.monotone_alignment import (
     read_changes,
 )
 from spacy_latent.kernels.chains import linear_chain
-from spacy_latent.kernels.chains.linear_chain import has_nan_or_inf, longest_of, subtract_largest
+from spacy_latent.kernels.chains.best_chains import has_nan_or_inf, longest_of
+from spacy_latent.kernels.chains.chain_logarithms import subtract_largest
 from spacy_latent.kernels.choices.simplex import sparsemax_threshold
 from spacy_latent.kernels.core.compilation import ANY_ORDER, FUSED, kernel
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION
@@ -222,7 +223,7 @@ def _change_backward(gradient, along, n, change, mean, flow, d_flow, d_before, r
 
 @kernel
 def product_with_hessian(start, stop, gradient, lengths, along, result, status):
-    """Compute the Hessian product as ``Family.product`` of kernels.autograd.operators.
+    """Compute the Hessian product as ``Family.product`` of kernels.autograd.families.
 
     It only needs the gradient, which determines the shares and their support. Parts without flow do
     not contribute.
@@ -339,7 +340,7 @@ def _backward(rows, columns, operation, shares, d_shares, flow, d_flow, result):
 def sum_over_paths(
     start, stop, scores, lengths, moves, window, along, operation, value, result, kept, status
 ):
-    """Compute the smoothed maximum as ``Family.total`` of kernels.autograd.operators.
+    """Compute the smoothed maximum as ``Family.total`` of kernels.autograd.families.
 
     Scores are ``(B, N, M)``, lengths ``(B, 2)``. ``moves`` must be WARPING.
     """

@@ -17,7 +17,7 @@ import math
 import numpy as np
 import torch
 
-from spacy_latent.kernels.autograd.operators import Family
+from spacy_latent.kernels.autograd.families import Family
 from spacy_latent.kernels.core.compilation import ANY_ORDER, kernel
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, TOO_LARGE, UNSOLVED
@@ -266,7 +266,7 @@ def kept_size(n):
 def sum_over_constituency_trees(
     start, stop, items, scores, lengths, along, operation, log_partition, result, kept, status
 ):
-    """Compute the sums over binary trees as ``Family.total`` of kernels.autograd.operators.
+    """Compute the sums over binary trees as ``Family.total`` of kernels.autograd.families.
 
     Scores are ``(B, N, N)``, [first, last].
     """

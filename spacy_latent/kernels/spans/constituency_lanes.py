@@ -283,7 +283,7 @@ def _write(row, i, n, sizes, items, result, starts):
 def sum_in_lanes(
     start, stop, groups, scores, lengths, along, operation, log_partition, result, kept, status
 ):
-    """Compute the sums of groups of items as ``Family.lanes`` of kernels.autograd.operators."""
+    """Compute the sums of groups of items as ``Family.lanes`` of kernels.autograd.families."""
     longest = 0
     for group in range(start, stop):
         longest = max(longest, group_length(groups[group], lengths))

@@ -1,6 +1,6 @@
 """The best projective dependency tree of one sentence (Eisner 1996), in O(n³).
 
-Charts are ``(nodes, stride)``, ``[left end, right end]``. A *complete* span has all modifiers of
+Charts are ``(nodes, width)``, ``[left end, right end]``. A *complete* span has all modifiers of
 its head on that side. An *incomplete* span is a head, a modifier and the tokens between them. Rows
 are filled from the last to the first. A finished cell is pushed at once into all longer spans of
 its row, so every inner loop is an element-wise maximum over contiguous rows. There are no back
@@ -36,9 +36,12 @@ _push = pushes_of(JOINS)
 
 
 @kernel(inline="always")
-def chart_stride(n: int) -> int:
-    """Return the length of a row of a chart over n tokens and the root, in whole vectors."""
-    return (n + LANES) // LANES * LANES
+def chart_width(n: int) -> int:
+    """Return the length of a row of a chart over n tokens and the root, in whole vectors.
+
+    There is padding after the last column, since vectors of the outside pass may run past it.
+    """
+    return (n + 1 + LANES) // LANES * LANES
 
 
 @kernel
@@ -50,7 +53,7 @@ def integer_workspace_size(n: int) -> int:
 @kernel
 def float_workspace_size(n: int) -> int:
     """Return the float64 elements that :func:`best_projective_tree` needs for n tokens."""
-    return CHARTS * (n + 2) * chart_stride(n)
+    return CHARTS * (n + 2) * chart_width(n)
 
 
 @kernel(forceinline=True)
@@ -120,8 +123,8 @@ def best_projective_tree(
     heads[0] = -1
     if n == 0:
         return True
-    stride = chart_stride(n)
-    charts = float_workspace[: CHARTS * (n + 2) * stride].reshape((CHARTS, n + 2, stride))
+    width = chart_width(n)
+    charts = float_workspace[: CHARTS * (n + 2) * width].reshape((CHARTS, n + 2, width))
     to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
     right, left = charts[RIGHT], charts[LEFT]
     first_node = 1 if single_root else 0

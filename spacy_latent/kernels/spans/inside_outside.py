@@ -18,7 +18,7 @@ import math
 import numpy as np
 import torch
 
-from spacy_latent.kernels.autograd.operators import Family
+from spacy_latent.kernels.autograd.families import Family
 from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, TOO_LARGE, UNSOLVED
@@ -40,6 +40,7 @@ from spacy_latent.kernels.spans.eisner import (
     TO_LEFT,
     TO_RIGHT,
     best_projective_tree,
+    chart_width,
     float_workspace_size,
     integer_workspace_size,
 )
@@ -53,7 +54,6 @@ from spacy_latent.kernels.spans.inside_outside_lanes import sum_in_lanes
 from spacy_latent.kernels.spans.inside_outside_rows import (
     adds_up,
     alone_size,
-    chart_width,
     inside_by_columns,
     sum_over_projective_trees,
 )

@@ -376,7 +376,7 @@ def sum_in_lanes(
     kept,
     status,
 ):
-    """Compute the sums of groups of items as ``Family.lanes`` of kernels.autograd.operators."""
+    """Compute the sums of groups of items as ``Family.lanes`` of kernels.autograd.families."""
     first_node = 1 if single_root else 0
     longest = 0
     for group in range(start, stop):

@@ -32,6 +32,7 @@ from spacy_latent.kernels.spans.eisner import (
     TO_LEFT,
     TO_RIGHT,
     best_projective_tree,
+    chart_width,
     fill_spans,
     float_workspace_size,
     integer_workspace_size,
@@ -41,12 +42,6 @@ HEADER = 8
 # Charts of gradients, after the inside charts.
 OUTER_BETWEEN, OUTER_TO_RIGHT, OUTER_TO_LEFT, OUTER_RIGHT, OUTER_LEFT = range(CHARTS, 2 * CHARTS)
 _pull = pulls_of(JOINS, {chart: CHARTS + chart for chart in range(CHARTS)})
-
-
-@kernel
-def chart_width(n):
-    """Return the numbers in a row of a chart: whole vectors."""
-    return (n + 1 + LANES) // LANES * LANES
 
 
 @kernel(fastmath=FUSED)
@@ -329,7 +324,7 @@ def sum_over_projective_trees(
     kept,
     status,
 ):
-    """Compute the sums over projective trees as ``Family.total`` of kernels.autograd.operators.
+    """Compute the sums over projective trees as ``Family.total`` of kernels.autograd.families.
 
     Scores are ``(B, N+1, N+1)``, [head, modifier].
     """

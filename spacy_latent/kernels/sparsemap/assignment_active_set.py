@@ -33,7 +33,7 @@ class AssignmentOracle(NamedTuple):
 
     Attributes:
         unaligned: whether words may stay unmatched.
-        by_slot: the negation of ``unaligned`` (see kernels.sparsemap.active_set.let_in).
+        by_slot: the negation of ``unaligned`` (see kernels.sparsemap.support.let_in).
     """
 
     unaligned: bool

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spacy_latent.kernels.core.compilation import kernel
-from spacy_latent.kernels.sparsemap.active_set import (
+from spacy_latent.kernels.sparsemap.support import (
     add_at_parts,
     extend,
     gradient_of_weights,
@@ -56,7 +56,7 @@ class Items(NamedTuple):
 
 
 class Inverses(NamedTuple):
-    """The inverses of G + 11ᵀ over the atoms of each item, as in kernels.sparsemap.active_set.
+    """The inverses of G + 11ᵀ over the atoms of each item, as in kernels.sparsemap.support.
 
     Attributes:
         numbers: flat.
@@ -259,7 +259,7 @@ def take(which, candidates, items, inverses, row_sums, search):
         atoms[f, new] = -1
         atoms[f, new, :size] = candidate[:size]
         counts[f] += 1
-        # As in kernels.sparsemap.active_set, ``left`` is equal along all atoms except the new
+        # As in kernels.sparsemap.support, ``left`` is equal along all atoms except the new
         # one. So is the residual, except for a gap that was too small for the atom to get a weight.
         gap = sum_at_parts(candidate, residual) - search.levels[f]
         total, of_sums = 0.0, 0.0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spacy_latent.kernels.core.compilation import kernel
-from spacy_latent.kernels.sparsemap.active_set import (
+from spacy_latent.kernels.sparsemap.support import (
     Support,
     add_at_parts,
     leave,
@@ -28,7 +28,7 @@ DRIFTED = 1e-11
 
 
 class FactorSupports(NamedTuple):
-    """The supports of F factors, as kernels.sparsemap.active_set.Support for one.
+    """The supports of F factors, as kernels.sparsemap.support.Support for one.
 
     Attributes:
         atoms: ``(F, K, W)`` int32, edges counted from the factor's first, padded with −1.

@@ -43,7 +43,7 @@ class TreeOracle(NamedTuple):
 
     Attributes:
         direction, max_arc_length: the allowed arcs, see kernels.simd.arc_scores.is_arc.
-        by_slot: see kernels.sparsemap.active_set.let_in.
+        by_slot: see kernels.sparsemap.support.let_in.
     """
 
     projective: bool
