@@ -34,7 +34,7 @@ FOUND = ROOT / "assets" / "gallery.json"
 IMAGES = ROOT / "docs" / "images"
 
 # UD English EWT, development set.
-PLANTS = "Exxon Mobil released nonessential staff from two giant Texas plants."
+PRICE = "They have good sushi for a good price."
 CASE = "The case against Iran has a feeling of Déjà vu."
 ATTEND = "Scott Neal and Tom Martin would like to attend as well."
 # Sentence polarity, test set.
@@ -62,7 +62,7 @@ class Shown:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-PARSES = "training/english_calibrated", "latent_parser", (PLANTS,)
+PARSES = "training/english_calibrated", "latent_parser", (PRICE,)
 WORDS = "training/rationale_k_of_n/model-best", "latent_textcat", (REVIEW,)
 PAIRS = "training/pairs_alignment_one_to_one/model-best", "latent_textcat", PAIR
 TREES = "latent_encoder", (REVIEW,)
