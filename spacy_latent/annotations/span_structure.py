@@ -28,9 +28,9 @@ class SpanStructure:
             - "cells": a token of the span and a token of the other span.
             - "parts", and custom kinds that are like it: the indices of the chosen parts.
         decoded: The best structure, int32.
-        parts: ``(P, axes)`` int32, the parts with a probability above the threshold, or None. Their
-            format is the format of ``decoded``, but [token, tag] for "tags" and [head, modifier]
-            for "heads".
+        parts: ``(P, axes)`` int32, the parts with a probability above the threshold, or None. A
+            parser also stores those of ``decoded`` below it. Their format is the format of
+            ``decoded``, but [token, tag] for "tags" and [head, modifier] for "heads".
         probabilities: ``(P,)`` float32, the probabilities of ``parts``, or None.
         alternatives: Other structures, decoded, with their weights; the heaviest first.
         labels: Names of the tags of "tags", or of the labels of arcs, or None. Tags of entities are
@@ -45,8 +45,8 @@ class SpanStructure:
             None for a scorer without counters.
         arc_labels: ``(tokens,)`` int32, for labelled "heads": the index in ``labels`` of the label
             of each token's arc in ``decoded``. None for other structures.
-        labelled_parts: ``(Q, 3)`` int32, [head, modifier, label], the labelled arcs with a
-            probability above the threshold, or None.
+        labelled_parts: ``(Q, 3)`` int32, [head, modifier, label], the labelled arcs of ``decoded``
+            and those with a probability above the threshold, or None.
         labelled_probabilities: ``(Q,)`` float32, the probabilities of ``labelled_parts``, or None.
         alternative_labels: The ``arc_labels`` of each alternative.
         alternative_probabilities: The ``entity_probabilities`` of each alternative; empty if they

@@ -231,8 +231,7 @@ def refuse_options_of_entities(asked: Request, kind: str) -> None:
 def save(nlp: Language, output: Path) -> None:
     from spacy_latent.distributed.directories import replace_entries
 
-    with finished_first():
-        replace_entries(output, nlp.to_disk)
+    replace_entries(output, nlp.to_disk, finished_first())
 
 
 def refuse_options(given: dict[str, bool], reason: str) -> None:

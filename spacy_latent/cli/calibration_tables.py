@@ -158,6 +158,8 @@ def print_entities(nlp: Language, name: str, asked: Request, found: EntityResult
 
     If the requested precision has no threshold, the command ends with this error after the figures.
     """
+    from spacy_latent.analysis.span_calibration import SPAN
+
     fitted, held_out = found.fitted, found.held_out
     print_calibration(fitted)
     print_source(nlp, asked.dev)
@@ -184,11 +186,13 @@ def print_entities(nlp: Language, name: str, asked: Request, found: EntityResult
             f"Nothing is saved: there is no threshold for a precision of {asked.precision}", advice
         )
     pipe: Any = nlp.get_pipe(name)
-    if shown.noun == "entity" and pipe.cfg["annotate"] != "probabilities":
-        level, config = pipe.cfg["annotate"], asked.output / "config.cfg"
+    level, config = pipe.cfg["annotate"], asked.output / "config.cfg"
+    # The confidences of spans are also in doc.spans.
+    lacking = "no sets" if shown.noun == SPAN else "neither confidences nor sets"
+    if level != "probabilities" and (shown.noun != SPAN or fitted.covered is not None):
         msg.warn(
-            f"annotate is {level!r}, so that docs hold neither confidences nor sets: set "
-            f'annotate = "probabilities" in {config}'
+            f"annotate is {level!r}, so that docs hold {lacking}: set annotate = "
+            f'"probabilities" in {config}'
         )
     if found.least is not None:
         print_least(found.least, fitted.after, held_out.entities if held_out is not None else None)
@@ -230,7 +234,9 @@ def print_coverage(
         f"sets with coverage {made.coverage}: all {several} with a confidence of at least "
         f"{in_digits(made.least)}; {fitted.size:.1f} {place} on average"
     )
-    if further is not None:
+    if further is not None and not further.texts:
+        msg.warn(f"The further texts have no annotated {several}, so no coverage can be measured.")
+    elif further is not None:
         msg.text(
             f"{100 * further.share:.1f} % of the {several} of a further text are in their set, "
             f"averaged over {number_of(further.texts, 'text')}; {further.size:.1f} {place}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -54,15 +54,22 @@ def replace_file(path: Path, content: str | bytes) -> None:
         raise
 
 
-def replace_entries(path: Path, write: Callable[[Path], object]) -> None:
+def replace_entries(
+    path: Path,
+    write: Callable[[Path], object],
+    during: AbstractContextManager[object] | None = None,
+) -> None:
     """Let ``write`` fill a temporary directory in ``path``, then move its entries up one by one.
 
     Entries with the same names are replaced, and others stay. If ``write`` fails, for example on a
     full disk, all old entries stay. Concurrent writers wait for each other, and the last one wins.
+
+    Args:
+        during: context of the writing, which begins after the wait for another writer.
     """
     made = path / NEW
     path.mkdir(parents=True, exist_ok=True)
-    with _locked_directory(path):
+    with _locked_directory(path), during or nullcontext():
         shutil.rmtree(made, ignore_errors=True)
         made.mkdir()
         try:
@@ -90,17 +97,22 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked_directory(path: Path) -> Iterator[None]:
-    """Hold the exclusive lock of a directory, where :func:`locked` has the lock of a file."""
-    if not hasattr(os, "O_DIRECTORY"):
-        # Windows cannot open directories.
-        yield
-        return
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    """Hold the exclusive lock of a directory, where :func:`locked` has the lock of a file.
+
+    A directory that this process may write and not read has no lock either.
+    """
+    handle = None
+    # Windows cannot open directories.
+    if hasattr(os, "O_DIRECTORY"):
+        with suppress(PermissionError):
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        _lock(handle)
+        if handle is not None:
+            _lock(handle)
         yield
     finally:
-        os.close(handle)
+        if handle is not None:
+            os.close(handle)
 
 
 def _lock(handle: int) -> None:

@@ -35,7 +35,7 @@ from spacy_latent.evaluation.calibration_fit import (
 )
 from spacy_latent.evaluation.covering_sets import Coverage
 from spacy_latent.evaluation.entity_predictions import fit_of_scores, judge, least_of_texts
-from spacy_latent.evaluation.precise_threshold import check_coverage, precise_threshold
+from spacy_latent.evaluation.precise_threshold import checked_coverage, precise_threshold
 from spacy_latent.pipeline.calibrated_components import entity_components, span_components
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from spacy_latent.structures.derivatives import recording
@@ -118,7 +118,7 @@ def calibrate(
             sets.
     """
     name = choose_component(nlp, component, entity_components(nlp), "crf_ner")
-    check_coverage(coverage)
+    coverage = checked_coverage(coverage)
     pipe: Any = nlp.get_pipe(name)
     if not pipe.labels:
         raise LatentError(f"{name!r} has no labels, so there is nothing to calibrate. Train it.")
@@ -137,7 +137,7 @@ def calibrate(
     before = pipe.calibration
     try:
         found = _fit(pipe, made, biases, confidence, coverage, progress)
-    except Exception:
+    except BaseException:
         pipe.calibration = before
         raise
     _tell_what_is_left_out(name, found.after)

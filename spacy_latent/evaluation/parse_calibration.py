@@ -48,7 +48,7 @@ from spacy_latent.evaluation.calibration_fit import (
 )
 from spacy_latent.evaluation.covering_sets import Coverage, arc_scores
 from spacy_latent.evaluation.judged_parses import BATCH, JudgedParses, judge_parses
-from spacy_latent.evaluation.precise_threshold import check_coverage, precise_threshold
+from spacy_latent.evaluation.precise_threshold import checked_coverage, precise_threshold
 from spacy_latent.pipeline.calibrated_components import parse_components
 from spacy_latent.pipeline.learnt_calibration import confidence_of
 from spacy_latent.pipeline.learnt_parse_calibration import LEAST_TREE, ParseCalibration
@@ -160,7 +160,7 @@ def calibrate(
     Raises:
         LatentError: if no text has heads, or if no sets of useful size have this coverage.
     """
-    check_coverage(coverage)
+    coverage = checked_coverage(coverage)
     name = choose_component(nlp, component, parse_components(nlp), "latent_parser")
     pipe: Any = nlp.get_pipe(name)
     made = examples_up_to("calibrate", nlp, name, examples, progress)
@@ -183,7 +183,7 @@ def calibrate(
         try:
             scores = arc_scores(pipe, made, documents, progress)
             least = scores.least(coverage)
-        except Exception:
+        except BaseException:
             pipe.calibration = before
             raise
         found.covered = scores.covered(least)

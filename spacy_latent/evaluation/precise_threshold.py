@@ -47,12 +47,17 @@ def check_precision(name: str, precision: object, point_estimate: bool) -> None:
     )
 
 
-def check_coverage(coverage: object) -> None:
-    """Raise LatentError unless a coverage of sets is None, or a number between 0 and 1."""
-    if coverage is not None and not (is_number(coverage) and 0 < coverage < 1):  # type: ignore[operator]
-        raise LatentError(
-            f"calibrate: coverage is {coverage!r}; expected a number between 0 and 1."
-        )
+def checked_coverage(coverage: object) -> float | None:
+    """Return a coverage of sets as a float, since those of numpy cannot be stored; None for None.
+
+    Raises:
+        LatentError: unless it is None, or a number between 0 and 1.
+    """
+    if coverage is None:
+        return None
+    if is_number(coverage) and 0 < float(coverage) < 1:  # type: ignore[arg-type]
+        return float(coverage)  # type: ignore[arg-type]
+    raise LatentError(f"calibrate: coverage is {coverage!r}; expected a number between 0 and 1.")
 
 
 def precise_threshold(

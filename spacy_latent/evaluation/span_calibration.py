@@ -39,7 +39,7 @@ from spacy_latent.evaluation.calibration_fit import (
 )
 from spacy_latent.evaluation.covering_sets import span_scores
 from spacy_latent.evaluation.entity_calibration import Calibrated, Measured
-from spacy_latent.evaluation.precise_threshold import check_coverage
+from spacy_latent.evaluation.precise_threshold import checked_coverage
 from spacy_latent.pipeline.calibrated_components import span_components
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from spacy_latent.structures.derivatives import recording
@@ -78,7 +78,7 @@ def calibrate(
         LatentError: if no text has annotated spans of the component's labels, or if no sets of
             useful size have this coverage.
     """
-    check_coverage(coverage)
+    coverage = checked_coverage(coverage)
     name = choose_component(nlp, component, span_components(nlp), "tree_spancat")
     pipe: Any = nlp.get_pipe(name)
     made = examples_up_to("calibrate", nlp, name, examples, progress)
@@ -100,7 +100,7 @@ def calibrate(
             calibration = replace(found.calibration, coverage=coverage, least=least)
             found = replace(found, calibration=calibration, covered=scores.covered(least))
             pipe.calibration = calibration
-    except Exception:
+    except BaseException:
         pipe.calibration = earlier
         raise
     return replace(found, unknown=tuple(sorted(named.difference(pipe.labels))))

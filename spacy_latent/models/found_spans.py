@@ -172,7 +172,9 @@ def find_spans(
                 likely = spans.of_labels >= bounds[1]
                 _put(pieces, group.members, "likely", spans, said, likely)
             if least_of_set is not None:
-                _put(pieces, group.members, "possible", spans, said, said >= least_of_set)
+                # The same candidates with any threshold: the coverage is of these.
+                possible = (said >= least_of_set) & (spans.of_labels >= LEAST_IN_SETS)
+                _put(pieces, group.members, "possible", spans, said, possible)
     for piece in (piece for own in pieces for piece in own):
         piece.possible.sort(key=lambda span: -span.probability)
     return pieces

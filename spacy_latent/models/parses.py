@@ -378,7 +378,9 @@ class GroupParse:
                     free &= (arcs != [item, *place]).any(1)
             p[free] = self.request.confidences(p[free], of_labels[free].argmax(1))
         of_labelled = of_labels[arc, label] * p[arc]
-        possible = np.flatnonzero(p >= (np.inf if least is None else least))
+        # The same candidates with any threshold: the coverage is of these.
+        candidates = (exact > LEAST_IN_SETS) | of_best
+        possible = np.flatnonzero(candidates & (p >= (np.inf if least is None else least)))
         # The heads of each word together, the most probable first.
         possible = possible[np.lexsort((-p[possible], m[possible], b[possible]))]
         rows = np.column_stack([arcs, of_labels.argmax(1)]).astype("int32")

@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 NEAR = 1e-6
 
 
+def is_finite_number(value: object) -> bool:
+    """Return whether a value is a finite number, and no truth value."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # An integer beyond the range of floats.
+        return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class ConfidenceMap:
     """Map from the probability of a prediction to its confidence.
@@ -115,7 +125,7 @@ class EntityCalibration(ConfidenceMap):
             numbers += of_labels.values()
         if any(isinstance(n, bool) or not isinstance(n, (int, float)) for n in numbers):
             refuse("holds what is no number")
-        if not all(math.isfinite(n) for n in numbers):
+        if not all(map(is_finite_number, numbers)):
             refuse("holds a number that is not finite")
         if made.temperature <= 0 or made.slope <= 0:
             refuse(f"has temperature {made.temperature} and slope {made.slope}; expected above 0")

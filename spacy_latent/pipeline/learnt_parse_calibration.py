@@ -5,7 +5,6 @@ Importing this module is cheap. spaCy imports it whenever a pipeline is made.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
@@ -13,7 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spacy_latent.errors import LatentError
-from spacy_latent.pipeline.learnt_calibration import ConfidenceMap, confidence_of, confidences_of
+from spacy_latent.pipeline.learnt_calibration import (
+    ConfidenceMap,
+    confidence_of,
+    confidences_of,
+    is_finite_number,
+)
 
 if TYPE_CHECKING:
     from spacy_latent.models.parses import ArcConfidences
@@ -24,16 +28,6 @@ LEAST_TREE = 1e-300
 POSITIVE = ("temperature", "label_temperature", "slope", "tree_slope", "labelled_tree_slope")
 # Those that are no number, or may be none.
 NO_NUMBERS = frozenset({"shifts", "coverage", "least"})
-
-
-def is_finite_number(value: object) -> bool:
-    """Return whether a value is a finite number, and no truth value."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # An integer beyond the range of floats.
-        return False
 
 
 def are_of_sets(coverage: object, least: object) -> bool:

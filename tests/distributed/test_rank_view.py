@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 import random
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -279,6 +281,56 @@ def test_two_writers_of_one_directory_do_not_mix_their_entries(tmp_path: Path) -
         after.result()
     found = {entry.name: entry.read_text() for entry in path.iterdir()}
     assert found == {"config.cfg": "second", "model": "second"}
+
+
+def test_a_directory_that_cannot_be_read_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the right to read it cannot be opened, and so not be locked."""
+
+    path, opened = tmp_path / "calibrated", os.open
+
+    def refuse(given: Any, *rest: Any, **options: Any) -> int:
+        if given == path:
+            raise PermissionError(13, "Permission denied")
+        return opened(given, *rest, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    replace_entries(path, lambda folder: (folder / "model").mkdir())
+    assert [entry.name for entry in path.iterdir()] == ["model"]
+
+
+@pytest.mark.skipif(not hasattr(os, "O_DIRECTORY"), reason="Windows has no such locks")
+def test_the_wait_for_another_writer_is_outside_of_the_context_of_the_writing(
+    tmp_path: Path,
+) -> None:
+    """A context that delays interrupts would let nobody interrupt this wait."""
+    done, said = Event(), list[str]()
+    path = tmp_path / "calibrated"
+
+    @contextmanager
+    def during() -> Iterator[None]:
+        said.append("begins")
+        yield
+        said.append("ends")
+
+    with ThreadPoolExecutor(2) as pool:
+        began = Event()
+
+        def first(folder: Path) -> None:
+            began.set()
+            done.wait(60)
+            said.append("first")
+
+        pool.submit(replace_entries, path, first)
+        assert began.wait(60)
+        second = pool.submit(replace_entries, path, lambda folder: said.append("second"), during())
+        assert not second.done() and said == []
+        # If the context were entered at once, it would be within this time.
+        assert not wait([second], 0.2).done and said == []
+        done.set()
+        second.result()
+    assert said == ["first", "begins", "second", "ends"]
 
 
 # ---------------------------------------------------------------- what is refused

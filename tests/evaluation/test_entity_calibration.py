@@ -393,6 +393,7 @@ def test_what_was_saved_is_checked(nlp: Language, tmp_path: Path) -> None:
     assert EntityCalibration.from_dict(found, "crf_ner", ["GPE"]) == pipe.calibration
     for change, message in (
         ({"temperature": math.inf}, "finite"),
+        ({"shift": 10**400}, "finite"),
         ({"temperature": 0.0}, "temperature"),
         ({"temperature": "hot"}, "number"),
         ({"biases": {"NONE": 1.0}}, "biases.*NONE"),

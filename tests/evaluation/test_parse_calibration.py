@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -684,3 +685,52 @@ def test_sets_are_refused_and_leave_the_parser_as_it_was(nlp: Language) -> None:
     with pytest.raises(LatentError, match="stored no set"):
         nlp(TEXT)._.latent["latent_parser"].possible_arcs()
     assert measure_sets(nlp, doubtful(nlp)) is None
+
+
+def test_sets_of_heads_are_the_same_whatever_is_stored_beside_them(nlp: Language) -> None:
+    """A flat map makes arcs of hardly any probability as sure as the least of a set."""
+    pipe: Any = nlp.get_pipe("latent_parser")
+    pipe.calibration = ParseCalibration(temperature=0.2, slope=0.3, coverage=0.9, least=0.01)
+    found = []
+    for pipe.cfg["threshold"] in (0.0, 1e-7, 0.01, 1.0):
+        latent = nlp(TEXT)._.latent["latent_parser"]
+        found.append([(arc.head, arc.modifier) for arc in latent.possible_arcs()])
+    assert len(found[0]) >= 4
+    assert all(one == found[0] for one in found)
+    pipe.cfg["threshold"] = 0.0
+    every = nlp(TEXT)._.latent["latent_parser"].arcs(threshold=0.0)
+    assert any(
+        arc.probability >= 0.01 and (arc.head, arc.modifier) not in found[0] for arc in every
+    )
+
+
+@pytest.mark.parametrize("kind", [np.float32, Fraction])
+def test_a_coverage_may_be_any_number(nlp: Language, kind: Any) -> None:
+    calibrate(nlp, doubtful(nlp), coverage=kind(0.75))
+    pipe: Any = nlp.get_pipe("latent_parser")
+    assert pipe.calibration.coverage == 0.75
+
+
+def test_an_interrupt_leaves_the_parser_as_it_was(nlp: Language) -> None:
+    pipe: Any = nlp.get_pipe("latent_parser")
+
+    def progress(each: Any, stage: str, total: int) -> Any:
+        if "Sets" in stage:
+            raise KeyboardInterrupt
+        return each
+
+    before = dict(pipe.cfg)
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(nlp, doubtful(nlp), coverage=0.8, confidence=True, progress=progress)
+    assert dict(pipe.cfg) == before
+
+
+def test_texts_without_heads_are_said_to_measure_no_coverage(nlp: Language, tmp_path: Path) -> None:
+    model, dev, test = tmp_path / "model", tmp_path / "dev.spacy", tmp_path / "test.spacy"
+    nlp.to_disk(model)
+    DocBin(docs=[example.reference for example in doubtful(nlp)]).to_disk(dev)
+    DocBin(docs=[nlp.make_doc(TEXT)]).to_disk(test)
+    given = ("calibrate", model, dev, tmp_path / "out", "--coverage", 0.8, "--test", test)
+    shown = said(*given)
+    assert "sets with coverage 0.8" in shown and "nan" not in shown
+    assert json_of(*given, "--json", "--force")["test_coverage"] is None

@@ -24,6 +24,7 @@ from spacy_latent.annotations import to_json
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.evaluation.entity_calibration import set_precision
 from spacy_latent.evaluation.span_calibration import calibrate, measure
+from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from tests.cli.commands import json_of, said
 from tests.pipeline.test_tree_spancat import (
     KEY,
@@ -254,3 +255,44 @@ def test_labels_that_a_text_was_not_annotated_for_are_in_no_set_that_is_measured
     made = calibrate(nlp, texts, coverage=0.6, confidence=True)
     with_pp = sum(bool(len(one.reference.spans[KEY])) for one in texts)
     assert made.covered is not None and made.covered.texts == with_pp < 20
+
+
+def test_sets_of_spans_are_the_same_whatever_is_stored_beside_them(nlp: Language) -> None:
+    """A flat map makes spans of hardly any probability as sure as the least of a set."""
+    pipe: Any = nlp.get_pipe("tree_spancat")
+    pipe.calibration = EntityCalibration(slope=0.2, coverage=0.9, least=0.01)
+    found = []
+    for pipe.cfg["probability_threshold"] in (0.0, 1e-7, 0.01, 1.0):
+        latent = nlp(TEXT)._.latent["tree_spancat"]
+        found.append([(one.start, one.end, one.name) for one in latent.possible_brackets()])
+    assert all(one == found[0] for one in found)
+    pipe.cfg["probability_threshold"] = 0.0
+    every = nlp(TEXT)._.latent["tree_spancat"].brackets(threshold=0.01)
+    assert 0 < len(found[0]) < len(every)
+
+
+@pytest.mark.parametrize("coverage", [None, 0.7])
+def test_an_interrupt_leaves_the_component_as_it_was(nlp: Language, coverage: float | None) -> None:
+    pipe: Any = nlp.get_pipe("tree_spancat")
+    pipe.calibration = EntityCalibration(temperature=3.0)
+    before = dict(pipe.cfg)
+
+    def progress(each: Any, stage: str, total: int) -> Any:
+        if stage == ("Spans" if coverage is None else "Sets of spans"):
+            raise KeyboardInterrupt
+        return each
+
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(nlp, doubtful(nlp), coverage=coverage, progress=progress)
+    assert dict(pipe.cfg) == before
+
+
+def test_the_command_says_that_docs_will_hold_no_sets(plain: bytes, tmp_path: Path) -> None:
+    nlp = pipeline().from_bytes(plain)
+    model, dev = tmp_path / "model", tmp_path / "dev.spacy"
+    nlp.to_disk(model)
+    DocBin(docs=[one.reference for one in doubtful(nlp)]).to_disk(dev)
+    shown = said("calibrate", model, dev, tmp_path / "sets", "--coverage", 0.7)
+    assert "annotate is 'map'" in shown
+    # Confidences are in doc.spans, too.
+    assert "annotate is" not in said("calibrate", model, dev, tmp_path / "none")
