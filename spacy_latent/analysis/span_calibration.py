@@ -46,6 +46,13 @@ def gold_spans(example: Example, key: str) -> GoldSpans | None:
     )
 
 
+def gold_labels(example: Example, key: str) -> set[str]:
+    """Return the labels of the annotated spans, without those that a text was not annotated for."""
+    found = {span.label_ for span in example.reference.spans.get(key, [])}
+    asked = annotated_labels(example.reference)
+    return found if asked is None else found & set(asked)
+
+
 class SpanJudge:
     """Judge of spans, which collects them.
 

@@ -158,8 +158,8 @@ def conformal_threshold(
     place = np.arange(len(said)) if texts is None else np.unique(texts, return_inverse=True)[1]
     sizes = np.bincount(place)
     # So that .1 · 10 is 1.
-    if (len(sizes) + 1) * (1 - coverage) + 1e-9 < 1:
-        needed = math.ceil(1 / (1 - coverage) - 1e-9) - 1
+    if not len(sizes) or (len(sizes) + 1) * (1 - coverage) + 1e-9 < 1:
+        needed = max(1, math.ceil(1 / (1 - coverage) - 1e-9) - 1)
         raise LatentError(
             f"A coverage of {coverage} takes at least {needed} texts with {plural(noun)}, and "
             f"there are {len(sizes)}. Give more annotated text, or a lower coverage."

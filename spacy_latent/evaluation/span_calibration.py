@@ -23,7 +23,7 @@ from thinc.api import xp2torch
 from spacy_latent.analysis.independent_texts import independent_texts
 from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.analysis.progress import Progress, silent
-from spacy_latent.analysis.span_calibration import SET_OF_SPANS, SPAN, SpanJudge
+from spacy_latent.analysis.span_calibration import SET_OF_SPANS, SPAN, SpanJudge, gold_labels
 from spacy_latent.errors import LatentError
 from spacy_latent.evaluation.calibration_examples import Examples, choose_component, examples_up_to
 from spacy_latent.evaluation.calibration_fit import (
@@ -82,7 +82,7 @@ def calibrate(
     name = choose_component(nlp, component, span_components(nlp), "tree_spancat")
     pipe: Any = nlp.get_pipe(name)
     made = examples_up_to("calibrate", nlp, name, examples, progress)
-    named = {span.label_ for one in made for span in one.reference.spans.get(pipe.key, [])}
+    named = {label for one in made for label in gold_labels(one, pipe.key)}
     if not named & set(pipe.labels):
         raise LatentError(
             f"No text has spans of {name!r} in doc.spans[{pipe.key!r}], so it cannot be "

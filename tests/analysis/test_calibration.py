@@ -166,6 +166,9 @@ def test_a_threshold_covers_a_share_of_each_text() -> None:
     assert conformal_threshold(each, 0.85, range(40)) == conformal_threshold(each.tolist(), 0.85)
     with pytest.raises(LatentError, match=r"4.*3"):
         conformal_threshold([0.5] * 8, 0.8, [0, 0, 0, 1, 1, 2, 2, 2])
+    # However little is asked for, nothing is known without scores.
+    with pytest.raises(LatentError, match=r"1.*0"):
+        conformal_threshold([], 1e-10, [])
 
     def text() -> np.ndarray:
         # Scores of one text are alike, and those of long ones lower.

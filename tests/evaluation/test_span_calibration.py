@@ -296,3 +296,17 @@ def test_the_command_says_that_docs_will_hold_no_sets(plain: bytes, tmp_path: Pa
     assert "annotate is 'map'" in shown
     # Confidences are in doc.spans, too.
     assert "annotate is" not in said("calibrate", model, dev, tmp_path / "none")
+
+
+@pytest.mark.parametrize("asked", [[], ["VP"]])
+def test_spans_of_labels_that_no_text_was_annotated_for_are_none(
+    nlp: Language, asked: list[str]
+) -> None:
+    texts = doubtful(nlp)
+    for one in texts:
+        one.reference._.annotated_labels = asked
+    pipe: Any = nlp.get_pipe("tree_spancat")
+    pipe.calibration = EntityCalibration(temperature=3.0)
+    with pytest.raises(LatentError, match="No text has spans"):
+        calibrate(nlp, texts, confidence=True)
+    assert pipe.calibration == EntityCalibration(temperature=3.0)
