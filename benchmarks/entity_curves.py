@@ -2,7 +2,7 @@
 
     python -m benchmarks entity_curves WNUT-17=corpus/ner BC5CDR=corpus/bc5cdr UNER=corpus/uner
     python -m benchmarks entity_curves WNUT-17=corpus/ner --seeds    # no run, the table alone
-    python -m benchmarks entity_curves --labels 5 20 100
+    python -m benchmarks entity_curves --labels 5 20 50 150
 
 Both have their default embedder, and the batches, optimizer and dropout of configs/ner_crf.cfg. A
 corpus is a folder with train.spacy and dev.spacy; a fixed part of a long dev.spacy is held out. The
@@ -198,7 +198,7 @@ class CostOfLabels:
     calls: tuple[float, float]
 
 
-def cost_of_labels(labels: int, steps: int = 30, rounds: int = 5) -> CostOfLabels:
+def cost_of_labels(labels: int, steps: int = 100, rounds: int = 5) -> CostOfLabels:
     """Train both components on the same 150 texts, then let them predict these."""
     docs = many_labels(spacy.blank("en").vocab, labels)
     sides = [Side(component, docs, 0) for component in COMPONENTS]

@@ -27,7 +27,7 @@ from spacy_latent.pipeline.learnt_parse_calibration import ParseCalibration
 
 # Least confidence in the largest sets; below it, sets would hold nearly all arcs or spans.
 LEAST = 1e-5
-BATCH = 64
+BATCH = 16
 
 
 @dataclass(frozen=True)
