@@ -57,6 +57,7 @@ class Request:
         confidences: map of the probabilities of arcs, each with its most probable label, or None.
             The probabilities of labels given the arc stay as they are.
         least_of_set: least confidence of an arc in the set of possible arcs, or None for no set.
+        lowest_of_set: probability that all of these exceed.
     """
 
     names: tuple[str, ...]
@@ -70,6 +71,7 @@ class Request:
     label_temperature: float = 1.0
     confidences: ArcConfidences | None = None
     least_of_set: float | None = None
+    lowest_of_set: float = 0.0
 
 
 @dataclass
@@ -343,7 +345,9 @@ class GroupParse:
             labels: labels of the best trees ``(B, n)``.
         """
         threshold, least = max(self.request.threshold, 0.0), self.request.least_of_set
-        lowest = threshold if least is None else min(threshold, LEAST_IN_SETS)
+        lowest = threshold
+        if least is not None:
+            lowest = min(threshold, max(LEAST_IN_SETS, self.request.lowest_of_set))
         marginals = _numpy(self.module.structure.marginals(self.scores, self.lengths))
         likely = marginals > lowest
         items, words = np.nonzero(self.inside)

@@ -199,6 +199,7 @@ class LatentParser(TrainedComponent):
             calibration.label_temperature,
             calibration.confidences(self.all_labels),
             calibration.least,
+            calibration.lowest_of_set(self.all_labels),
         )
         own = [docs[i] for i in filled]
         parses, _ = run_on_rows(

@@ -704,6 +704,24 @@ def test_sets_of_heads_are_the_same_whatever_is_stored_beside_them(nlp: Language
     )
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"slope": 1.3, "shift": -0.4}, {"slope": 0.8, "shifts": {"det": 0.9, "amod": -0.7}}],
+)
+def test_arcs_that_cannot_reach_a_set_are_left_out_of_its_search(
+    nlp: Language, settings: dict[str, Any]
+) -> None:
+    pipe: Any = nlp.get_pipe("latent_parser")
+    for least in (0.02, 0.2, 0.9):
+        pipe.calibration = ParseCalibration(temperature=2.0, coverage=0.9, least=least, **settings)
+        pipe.cfg["threshold"] = 1.0
+        latent = nlp(TEXT)._.latent["latent_parser"]
+        found = {(arc.head, arc.modifier) for arc in latent.possible_arcs()}
+        pipe.cfg["threshold"] = 0.0
+        every = nlp(TEXT)._.latent["latent_parser"].arcs(threshold=0.0)
+        assert found == {(arc.head, arc.modifier) for arc in every if arc.probability >= least}
+
+
 @pytest.mark.parametrize("kind", [np.float32, Fraction])
 def test_a_coverage_may_be_any_number(nlp: Language, kind: Any) -> None:
     calibrate(nlp, doubtful(nlp), coverage=kind(0.75))
