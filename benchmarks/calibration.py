@@ -59,7 +59,7 @@ class Trial:
 
     title: str
     corpora: tuple[Path, Path]
-    halves: tuple[int | None, int | None] = (None, None)
+    parts: tuple[int | None, int | None] = (None, None)
 
     def fitted(self, nlp: Language) -> list[Example]:
         return self._read(nlp, 0)
@@ -68,7 +68,7 @@ class Trial:
         return self._read(nlp, 1)
 
     def _read(self, nlp: Language, place: int) -> list[Example]:
-        examples, half = examples_for(nlp, self.corpora[place]), self.halves[place]
+        examples, half = examples_for(nlp, self.corpora[place]), self.parts[place]
         return examples if half is None else halves(examples)[half]
 
 

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+# Least probability of a part in a calibrated set; below it, sets would hold nearly all parts.
+LEAST_IN_SETS = 1e-5
+
 
 @dataclass
 class SpanStructure:

@@ -21,12 +21,11 @@ from spacy_latent.analysis.independent_texts import IndependentTexts
 from spacy_latent.analysis.progress import Progress
 from spacy_latent.analysis.span_calibration import gold_spans
 from spacy_latent.analysis.thresholds import conformal_threshold
-from spacy_latent.errors import LatentError, number_of, plural
+from spacy_latent.annotations.span_structure import LEAST_IN_SETS
+from spacy_latent.errors import LatentError, plural
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from spacy_latent.pipeline.learnt_parse_calibration import ParseCalibration
 
-# Least confidence in the largest sets; below it, sets would hold nearly all arcs or spans.
-LEAST = 1e-5
 BATCH = 16
 
 
@@ -69,27 +68,50 @@ class SetScores:
         Raises:
             LatentError: if there are too few texts, or if even the largest sets cover less.
         """
-        found = conformal_threshold(self.scores, coverage, self.texts, self.noun)
-        if found < LEAST:
-            reached = self.covered(LEAST)
-            most = reached.share * reached.texts / (reached.texts + 1)
-            raise LatentError(
-                f"No sets of useful size have a coverage of {coverage}: more than "
-                f"{1 - coverage:.2g} of the {plural(self.noun)} of "
-                f"{number_of(reached.texts, 'text')} are less probable than {LEAST}, or are not "
-                "possible, such as heads in another sentence. The most that sets can cover is "
-                f"{math.floor(100 * most) / 100}."
-            )
-        # The last digits of a confidence depend on the batch; a small tolerance keeps all of them.
-        return min(found * (1 - 1e-6), 1 - 1e-6)
+        lacking = (
+            f"more than {1 - coverage:.2g} of the {plural(self.noun)} of a text are less probable "
+            f"than {LEAST_IN_SETS}, or are not possible, such as heads in another sentence"
+        )
+        return useful_threshold(self.scores, coverage, self.texts, self.noun, lacking)
 
     def covered(self, least: float) -> Coverage:
         """Return the coverage of sets with this least confidence; NaN without annotation."""
-        _, place = np.unique(self.texts, return_inverse=True)
-        sizes = np.bincount(place)
-        shares = np.bincount(place, self.scores >= least) / sizes
+        shares = _shares(self.scores >= least, self.texts)
         size = float((self.members >= least).sum() / self.sets) if self.sets else math.nan
-        return Coverage(float(shares.mean()) if len(sizes) else math.nan, len(sizes), size)
+        return Coverage(float(shares.mean()) if len(shares) else math.nan, len(shares), size)
+
+
+def useful_threshold(
+    scores: Sequence[float] | np.ndarray,
+    coverage: float,
+    texts: Sequence[int] | np.ndarray,
+    noun: str,
+    lacking: str,
+) -> float:
+    """Return the threshold of :func:`conformal_threshold` with a margin for rounding.
+
+    Args:
+        lacking: why sets of useful size cover less, for an error.
+
+    Raises:
+        LatentError: if there are too few texts, or if the threshold is below LEAST_IN_SETS.
+    """
+    found = conformal_threshold(scores, coverage, texts, noun)
+    if found < LEAST_IN_SETS:
+        shares = _shares(np.asarray(scores) >= LEAST_IN_SETS, texts)
+        most = math.floor(100 * float(shares.sum()) / (len(shares) + 1)) / 100
+        raise LatentError(
+            f"No set of useful size has a coverage of {coverage}: {lacking}. The most that sets "
+            f"can cover is {most}."
+        )
+    # The last digits of a confidence depend on the batch; a small tolerance keeps all of them.
+    return min(found, 1.0) * (1 - 1e-6)
+
+
+def _shares(inside: np.ndarray, texts: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Return the share of each text that is inside, ``(K,)`` float64."""
+    place = np.unique(texts, return_inverse=True)[1]
+    return np.bincount(place, inside) / np.bincount(place)
 
 
 def arc_scores(
@@ -134,7 +156,7 @@ def span_scores(
                 known = {
                     (one.start, one.end, pipe.labels[one.label]): one.probability
                     for piece in pieces
-                    for one in piece.possible
+                    for one in piece.possible or ()
                 }
                 if gold.asked is not None:
                     known = {place: said for place, said in known.items() if place[2] in gold.asked}
@@ -166,7 +188,7 @@ def _largest_sets(
     """
     before, calibration = dict(pipe.cfg), pipe.calibration or unchanged
     pipe.cfg.update(annotate="probabilities", **settings)
-    pipe.calibration = replace(calibration, coverage=0.5, least=LEAST)
+    pipe.calibration = replace(calibration, coverage=0.5, least=LEAST_IN_SETS)
     try:
         yield
     finally:

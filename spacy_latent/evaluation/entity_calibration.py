@@ -22,7 +22,8 @@ from spacy_latent.analysis.independent_texts import independent_texts
 from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.span_calibration import SPAN
-from spacy_latent.analysis.thresholds import ThresholdResult, conformal_threshold
+from spacy_latent.analysis.thresholds import ThresholdResult
+from spacy_latent.annotations.span_structure import LEAST_IN_SETS
 from spacy_latent.errors import LatentError, PartlyAnnotated, number_of
 from spacy_latent.evaluation.calibration_examples import Examples, choose_component, examples_up_to
 from spacy_latent.evaluation.calibration_fit import (
@@ -33,15 +34,12 @@ from spacy_latent.evaluation.calibration_fit import (
     left_out_confidences,
     surprise,
 )
-from spacy_latent.evaluation.covering_sets import Coverage
+from spacy_latent.evaluation.covering_sets import Coverage, useful_threshold
 from spacy_latent.evaluation.entity_predictions import fit_of_scores, judge, least_of_texts
 from spacy_latent.evaluation.precise_threshold import checked_coverage, precise_threshold
 from spacy_latent.pipeline.calibrated_components import entity_components, span_components
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from spacy_latent.structures.derivatives import recording
-
-# Least probability of a set; below it, sets would hold all spans.
-LEAST = 1e-5
 
 
 @dataclass
@@ -354,14 +352,8 @@ def _least(
 ) -> float:
     """Return the least probability that all entities of a text reach, at this coverage of texts."""
     scores = least_of_texts(pipe, examples, calibration, progress)
-    least = conformal_threshold(scores, coverage)
-    if least < LEAST:
-        reached = sum(score >= LEAST for score in scores) / (len(scores) + 1)
-        raise LatentError(
-            f"No set of useful size has a coverage of {coverage}: in more than "
-            f"{1 - coverage:.2g} of {number_of(len(scores), 'text')} with entities one is less "
-            f"probable than {LEAST}. The most that sets can cover is "
-            f"{math.floor(100 * reached) / 100}."
-        )
-    # The last digits of a probability depend on the batch; a small tolerance keeps all entities.
-    return least * (1 - 1e-6)
+    lacking = (
+        f"in more than {1 - coverage:.2g} of {number_of(len(scores), 'text')} with entities one is "
+        f"less probable than {LEAST_IN_SETS}"
+    )
+    return useful_threshold(scores, coverage, range(len(scores)), "entity", lacking)

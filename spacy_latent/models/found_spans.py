@@ -11,6 +11,7 @@ import torch
 from thinc.api import torch2xp, xp2torch
 from torch import Tensor
 
+from spacy_latent.annotations.span_structure import LEAST_IN_SETS
 from spacy_latent.errors import LatentError, NothingLeft
 from spacy_latent.interventions import Intervention
 from spacy_latent.kernels.core.gpu_transfers import send
@@ -23,8 +24,6 @@ from spacy_latent.models.tree_span_classifier import SpanScores, threads_of
 # At most one of two crossing spans, or of two exclusive labels of a span, is more probable than one
 # half. The margin is for rounding of sums in float32.
 SURE = 0.501
-# Least probability of a span in a set of possible spans, as trained.
-LEAST_IN_SETS = 1e-5
 # Least penalty on the scores of forbidden parts. It is finite, so that a span still has some class,
 # and trees that cross a forced span still have a probability.
 FORBIDDEN = 1e4
@@ -56,14 +55,14 @@ class FoundSpans:
         end: token after its last.
         chosen: predicted spans, which do not cross each other, the outer ones first.
         likely: all spans with at least the requested probability.
-        possible: the set of possible spans, the most probable first.
+        possible: the set of possible spans, the most probable first, or None without sets.
     """
 
     start: int
     end: int
     chosen: list[LabelledSpan]
     likely: list[LabelledSpan]
-    possible: list[LabelledSpan]
+    possible: list[LabelledSpan] | None
 
 
 def edit_spans(
@@ -149,7 +148,11 @@ def find_spans(
         sure: calibrated confidences of spans.
         least_of_set: least confidence of ``possible`` spans, or None for no such spans.
     """
-    pieces = [[FoundSpans(span[0], span[1], [], [], []) for span in spans] for spans in found.spans]
+    has_sets = least_of_set is not None
+    pieces = [
+        [FoundSpans(span[0], span[1], [], [], [] if has_sets else None) for span in spans]
+        for spans in found.spans
+    ]
     labels = 1 + max((label for known in label_sets for label in known), default=-1)
     if not labels:
         return pieces
@@ -176,7 +179,8 @@ def find_spans(
                 possible = (said >= least_of_set) & (spans.of_labels >= LEAST_IN_SETS)
                 _put(pieces, group.members, "possible", spans, said, possible)
     for piece in (piece for own in pieces for piece in own):
-        piece.possible.sort(key=lambda span: -span.probability)
+        if piece.possible:
+            piece.possible.sort(key=lambda span: -span.probability)
     return pieces
 
 

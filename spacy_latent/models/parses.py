@@ -12,6 +12,7 @@ from spacy.tokens import Doc
 from torch import Tensor
 
 from spacy_latent.annotations import SpanStructure
+from spacy_latent.annotations.span_structure import LEAST_IN_SETS
 from spacy_latent.interventions import Intervention
 from spacy_latent.kernels.core.gpu_transfers import send_together
 from spacy_latent.layers.batch_interventions import (
@@ -35,8 +36,6 @@ from spacy_latent.structures.dependency import DependencyTree
 # Order of labels in the names of a SpanStructure: the label of roots, the learned labels, and the
 # label of white space.
 ROOT = 0
-# Least probability of an arc in a set of possible arcs, before its map to a confidence.
-LEAST_IN_SETS = 1e-5
 # Map from probabilities of arcs ``(A,)`` and places of their labels ``(A,)`` to confidences.
 ArcConfidences = Callable[[np.ndarray, np.ndarray], np.ndarray]
 

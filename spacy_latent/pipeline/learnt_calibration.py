@@ -34,6 +34,13 @@ def is_finite_number(value: object) -> bool:
         return False
 
 
+def are_of_sets(coverage: object, least: object) -> bool:
+    """Return whether two values are a coverage and a least confidence of sets, or both None."""
+    if coverage is None or least is None:
+        return coverage is least
+    return all(is_finite_number(n) and 0 < n < 1 for n in (coverage, least))  # type: ignore[operator]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ConfidenceMap:
     """Map from the probability of a prediction to its confidence.
@@ -129,11 +136,11 @@ class EntityCalibration(ConfidenceMap):
             refuse("holds a number that is not finite")
         if made.temperature <= 0 or made.slope <= 0:
             refuse(f"has temperature {made.temperature} and slope {made.slope}; expected above 0")
-        if (made.coverage is None) != (made.least is None):
-            refuse("has one of coverage and least without the other")
-        for value in (made.coverage, made.least):
-            if value is not None and not 0 < value < 1:
-                refuse(f"has coverage {made.coverage} and least {made.least}; expected in (0, 1)")
+        if not are_of_sets(made.coverage, made.least):
+            refuse(
+                f"has coverage {made.coverage} and least {made.least}; expected both in (0, 1), "
+                "and none without the other"
+            )
         return made
 
     def of_scores(self, emissions: Any, transitions: Any, labels: Sequence[str]) -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ import numpy as np
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.learnt_calibration import (
     ConfidenceMap,
+    are_of_sets,
     confidence_of,
     confidences_of,
     is_finite_number,
@@ -29,13 +30,6 @@ LEAST_TREE = 1e-300
 POSITIVE = ("temperature", "label_temperature", "slope", "tree_slope", "labelled_tree_slope")
 # Those that are no number, or may be none.
 NO_NUMBERS = frozenset({"shifts", "coverage", "least"})
-
-
-def are_of_sets(coverage: object, least: object) -> bool:
-    """Return whether two values are a coverage and a least confidence of sets, or both None."""
-    if coverage is None or least is None:
-        return coverage is least
-    return all(is_finite_number(n) and 0 < n < 1 for n in (coverage, least))  # type: ignore[operator]
 
 
 @dataclass(frozen=True)

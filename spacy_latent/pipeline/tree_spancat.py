@@ -275,7 +275,7 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
         if self.cfg["annotate"] == "probabilities":
             found.parts = _rows(piece, piece.likely)
             found.probabilities = np.array([one.probability for one in piece.likely], "float32")
-            if self.calibration is not None and self.calibration.least is not None:
+            if piece.possible is not None:
                 found.possible = _rows(piece, piece.possible)
                 found.possible_probabilities = np.array(
                     [one.probability for one in piece.possible], "float32"
