@@ -497,13 +497,20 @@ def _wrong_flags(believed: float) -> Entry:
     return Entry("ner_flags", f"a tenth wrong, flag_error = {believed:g}", settings=settings)
 
 
-def _longer(steps: int) -> tuple[Entry, ...]:
-    """Return entries of label sets and of all annotation with more updates."""
-    settings: tuple[tuple[str, Setting], ...] = (("training.max_steps", steps),)
+def _label_sets_and_all(name: str, *settings: tuple[str, Setting]) -> tuple[Entry, ...]:
+    """Return an entry of all annotation and one of label sets, trained alike."""
     whole = trained_on(f"{BC5CDR}/train.spacy", *settings)
     return (
-        Entry("ner_crf", f"all annotation, {steps:,} steps", settings=whole),
-        Entry("ner_label_sets", f"one label in each half, {steps:,} steps", settings=settings),
+        Entry("ner_crf", f"all annotation, {name}", settings=whole),
+        Entry("ner_label_sets", f"one label in each half, {name}", settings=settings),
+    )
+
+
+def _longer(steps: int) -> tuple[Entry, ...]:
+    """Return entries of label sets and of all annotation with more updates, and a control."""
+    settings: tuple[tuple[str, Setting], ...] = (("training.max_steps", steps),)
+    return (
+        *_label_sets_and_all(f"{steps:,} steps", *settings),
         Entry(
             "ner_baseline",
             f"control: the halves, spaCy's ner, as if they were complete, {steps:,} steps",
@@ -512,10 +519,19 @@ def _longer(steps: int) -> tuple[Entry, ...]:
     )
 
 
+def _averaged(steps: int) -> tuple[Entry, ...]:
+    """Return entries whose weights are averaged over the updates."""
+    averages = ("training.optimizer.use_averages", True)
+    name = f"{steps:,} steps, averaged weights"
+    return _label_sets_and_all(name, ("training.max_steps", steps), averages)
+
+
 AMOUNTS = (
     *_longer(600),
     *_longer(1200),
     *_longer(2400),
+    *_averaged(300),
+    *_averaged(600),
     *_amounts(50),
     *_amounts(500),
     *map(_wrong_flags, (0.0, 0.02, 0.1)),
