@@ -86,6 +86,7 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield RelaxedPerturbation(num_samples=2), exact
     yield RelaxedPerturbation("sparsemap", noise="gaussian"), {}
     yield RelaxedPerturbation(straight_through=True), {}
+    yield RelaxedPerturbation("smoothed", num_samples=2), exact
     yield ReinMax(2), {}
     yield GumbelRao(num_redrawn=3, num_samples=2), {}
     yield BlackBox(interpolation=100.0), stepping
@@ -93,6 +94,7 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield AdaptiveImplicitMLE(initial=10.0), stepping
     yield SmoothedDP(), exact
     yield Sinkhorn(max_iter=2000, tolerance=1e-12), exact
+    yield Sinkhorn(max_iter=2000, tolerance=1e-12, noise="gumbel", num_samples=2), exact
     yield ConstrainedSparsemax(0.7), exact
     yield Entmax(), exact
     yield Fusedmax(penalty=1e-4), exact
