@@ -92,6 +92,7 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield BlackBox(interpolation=100.0), stepping
     yield ImplicitMLE(target_step=100.0), stepping
     yield AdaptiveImplicitMLE(initial=10.0), stepping
+    yield AdaptiveImplicitMLE(initial=10.0, norm="scores", num_samples=2), stepping
     yield SmoothedDP(), exact
     yield Sinkhorn(max_iter=2000, tolerance=1e-12), exact
     yield Sinkhorn(max_iter=2000, tolerance=1e-12, noise="gumbel", num_samples=2), exact

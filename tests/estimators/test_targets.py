@@ -123,12 +123,71 @@ def test_adaptive_steps_follow_norms(difference: str) -> None:
     torch.testing.assert_close(run(again, scores, 100 * upstream)[1], 100 * gradient)
 
 
+@pytest.mark.parametrize("difference", ["forward", "central"])
+def test_adaptive_steps_follow_the_norm_of_the_scores_as_in_the_paper(difference: str) -> None:
+    """λ = β·‖s‖ / ‖g‖ of Minervini et al. (2023), the same ‖s‖ for each sample of an item."""
+    scores, upstream = given(3)
+    count = 2
+    estimator = AdaptiveImplicitMLE(
+        difference,  # type: ignore[arg-type]
+        initial=0.8,
+        noise="gaussian",
+        rate=0.1,
+        momentum=0.0,
+        num_samples=count,
+        norm="scores",
+    )
+    z, gradient = run(estimator, scores, upstream)
+    torch.manual_seed(7)
+    plain, lengths = scores.detach().repeat(count, 1, 1), LENGTHS.repeat(count)
+    noisy = plain + draw_noise("gaussian", plain, 1.0)
+    # Each sample has its share of the gradient at the mean.
+    own = masked(upstream).repeat(count, 1, 1) / count
+    length = own.flatten(1).norm(dim=1)
+    size = 0.8 * masked(scores.detach()).flatten(1).norm(dim=1).repeat(count) / length
+    size = torch.where(lengths > 0, size, 1.0)[:, None, None]
+    ahead, behind = ORACLE.map(noisy - size * own, lengths), ORACLE.map(noisy, lengths)
+    width = size
+    torch.testing.assert_close(z.flatten(0, 1), behind, rtol=0, atol=0)
+    if difference == "central":
+        behind, width = ORACLE.map(noisy + size * own, lengths), 2 * size
+    found = (behind - ahead) / width
+    assert found.any()
+    torch.testing.assert_close(gradient, found.view(count, 3, 4, 4).sum(0))
+    changed = found.count_nonzero().item() / (count * 3)
+    assert estimator.changed.item() == pytest.approx(changed)
+    assert estimator.step.item() == pytest.approx(0.9 if changed < 1.0 else 0.7)
+
+
+def test_the_norm_of_the_scores_is_that_of_its_own_batch() -> None:
+    """Backward passes may be in another order than the batches, of other sizes."""
+    first, upstream = given(3)
+    second = (5.0 * first.detach()[:2]).requires_grad_()
+    sure = AdaptiveImplicitMLE(initial=2.0, rate=1e-30, norm="scores")
+    gradients = []
+    for together in (False, True):
+        torch.manual_seed(7)
+        losses = []
+        for scores in (first, second):
+            count = len(scores)
+            draw = sure(SpanningTree(), scores, LENGTHS[:count], True)
+            losses.append(((draw.mean() * upstream[:count]).sum(), scores))
+            if not together:
+                gradients.append(torch.autograd.grad(*losses[-1])[0])
+    later = torch.autograd.grad(*losses[1])[0]
+    assert torch.equal(torch.autograd.grad(*losses[0])[0], gradients[0])
+    assert torch.equal(later, gradients[1]) and later.any()
+
+
 def test_the_adaptive_step_leaves_scores_of_zero() -> None:
-    """A fresh scorer has such scores; a step of β·‖s‖ would stay there."""
+    """A scorer with a last layer of zeros has such scores; the paper's β·‖s‖ stays there."""
     _, upstream = given(3)
     zeros = torch.zeros_like(upstream).requires_grad_()
     _, gradient = run(AdaptiveImplicitMLE(initial=5.0, noise="gumbel"), zeros, upstream)
     assert bool(gradient.any())
+    paper = AdaptiveImplicitMLE(initial=5.0, noise="gumbel", norm="scores")
+    _, gradient = run(paper, zeros, upstream)
+    assert not gradient.any()
 
 
 def test_the_adaptive_step_is_saved_with_the_weights() -> None:
@@ -372,6 +431,8 @@ def test_impossible_settings_are_refused() -> None:
         ImplicitMLE(target_step=0.0)
     with pytest.raises(LatentError, match="difference"):
         AdaptiveImplicitMLE("backward")  # type: ignore[arg-type]
+    with pytest.raises(LatentError, match="norm"):
+        AdaptiveImplicitMLE(norm="plain")  # type: ignore[arg-type]
     with pytest.raises(LatentError, match="interpolation"):
         BlackBox(-1.0)
     with pytest.raises(IncompatiblePair, match=r"SpigotMarginals.*Listed"):
@@ -380,14 +441,16 @@ def test_impossible_settings_are_refused() -> None:
 
 @pytest.mark.parametrize("difference", ["forward", "central"])
 @pytest.mark.parametrize("mask", [-1e6, -1e30])
-def test_the_step_of_aimle_is_not_that_of_a_mask(difference: str, mask: float) -> None:
+@pytest.mark.parametrize("norm", ["noisy", "scores"])
+def test_the_step_of_aimle_is_not_that_of_a_mask(difference: str, mask: float, norm: str) -> None:
     def gradient(masking: float) -> Tensor:
         scores = torch.randn(8, 5, generator=torch.Generator().manual_seed(2))
         scores[:, 2] = masking
         scores.requires_grad_()
         upstream = torch.randn(8, 5, generator=torch.Generator().manual_seed(3))
         torch.manual_seed(4)
-        draw = AdaptiveImplicitMLE(difference)(KOfN(2), scores, torch.full((8,), 5), True)
+        estimator = AdaptiveImplicitMLE(difference, norm=norm)  # type: ignore[arg-type]
+        draw = estimator(KOfN(2), scores, torch.full((8,), 5), True)
         return torch.autograd.grad((draw.mean() * upstream).sum(), scores)[0]
 
     expected = gradient(-torch.inf)
