@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
+from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.noise import Noise, check_noise
 from spacy_latent.estimators.target_difference import (
     NoisyTargetDifference,
@@ -20,12 +22,11 @@ from spacy_latent.structures.copies import solve_copies
 
 
 class AdaptiveImplicitMLE(NoisyTargetDifference, nn.Module):
-    """I-MLE with an adaptive step, λ = β·‖s + ε‖ / ‖g‖ for each item.
+    """I-MLE with an adaptive step, λ = β·‖s + ε‖ / ‖g‖ or β·‖s‖ / ‖g‖ for each item.
 
-    The difference of the structures is divided by λ. The paper has ‖s‖ in place of ‖s + ε‖. Scores
-    of 0, which a fresh scorer may give, would then never have a gradient, whatever β. The cost is
-    that the step varies with the noise, as much as ‖s + ε‖ does. Neither norm includes parts that a
-    mask forbids, even by a score like −1e6 or −1e30.
+    The difference of the structures is divided by λ. Neither norm includes parts that a mask
+    forbids, even by a score like −1e6 or −1e30. The authors' code takes both norms over the whole
+    batch. Here each item has its own, so that no item changes the step of another.
 
     β rises by ``rate`` after a batch if a running mean of the number of parts with a gradient is
     below ``target`` per item. Otherwise it falls by ``rate``. β and the running mean are saved with
@@ -40,10 +41,15 @@ class AdaptiveImplicitMLE(NoisyTargetDifference, nn.Module):
         target: wished number of parts of an item with a gradient.
         momentum: weight of the past in the running mean; 0 takes the last batch alone.
         noise, scale, num_samples, k: as for I-MLE.
+        norm ("noisy" or "scores"): "scores" takes ‖s‖, as in the paper. Scores of 0, which a scorer
+            with a last layer of zeros gives, then never have a gradient, whatever β. "noisy" takes
+            ‖s + ε‖, at the cost that the step varies with the noise.
     """
 
     step: Tensor
     changed: Tensor
+    # ‖s‖ of each copy in a batch, on a copy of the estimator for that batch; None for ‖s + ε‖.
+    _norms: Tensor | None = None
 
     def __init__(
         self,
@@ -56,12 +62,15 @@ class AdaptiveImplicitMLE(NoisyTargetDifference, nn.Module):
         scale: float = 1.0,
         num_samples: int = 1,
         k: int = 10,
+        norm: Literal["noisy", "scores"] = "noisy",
     ) -> None:
         nn.Module.__init__(self)
         if difference not in ("forward", "central"):
             raise LatentError(
                 f"{self.name}: difference is {difference!r}; expected 'forward' or 'central'."
             )
+        if norm not in ("noisy", "scores"):
+            raise LatentError(f"{self.name}: norm is {norm!r}; expected 'noisy' or 'scores'.")
         if not initial >= 0 or not 0 <= momentum < 1:
             raise LatentError(
                 f"{self.name}: initial is {initial} and momentum {momentum}; expected initial >= 0 "
@@ -78,6 +87,7 @@ class AdaptiveImplicitMLE(NoisyTargetDifference, nn.Module):
         self.scale = scale
         self.num_samples = num_samples
         self.k = k
+        self.norm = norm
         self.register_buffer("step", torch.tensor(self.initial, dtype=torch.float64))
         self.register_buffer("changed", torch.tensor(float(target), dtype=torch.float64))
 
@@ -85,11 +95,25 @@ class AdaptiveImplicitMLE(NoisyTargetDifference, nn.Module):
         self.step.fill_(self.initial)
         self.changed.fill_(self.target)
 
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        if self.norm == "noisy" or not is_train:
+            return super().__call__(structure, scores, lengths, is_train)
+        # Buffers are shared with the copy. The backward pass of another batch may come between.
+        own = copy.copy(self)
+        allowed = structure.part_mask(scores, lengths)
+        plain = scores.detach().masked_fill(~allowed, -torch.inf)
+        found = norms(plain, not_masked(plain))
+        own._norms = found.repeat(self.num_samples, *[1] * (found.dim() - 1))
+        return NoisyTargetDifference.__call__(own, structure, scores, lengths, is_train)
+
     def gradient_of_scores(
         self, structure: Structure, scores: Tensor, z: Tensor, gradient: Tensor, lengths: Tensor
     ) -> Tensor:
         counted = not_masked(scores)
-        share = self.step.to(scores) * norms(scores, counted)
+        magnitude = norms(scores, counted) if self._norms is None else self._norms
+        share = self.step.to(scores) * magnitude
         length = norms(gradient, counted)
         # An item without a gradient, or with β = 0, keeps its structure.
         size = torch.where(length > 0, share / length.clamp_min(1e-300), 0.0)

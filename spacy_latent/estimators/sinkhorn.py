@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor
 
-from spacy_latent.errors import IncompatiblePair
+from spacy_latent.errors import IncompatiblePair, LatentError, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
 from spacy_latent.estimators.target_difference import check_positive
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.copies import solve_copies
 from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
 
 
@@ -19,6 +23,9 @@ class Sinkhorn(Estimator):
     section 3). The structure is OneToOneAlignment, whose marginals are intractable: P is not their
     mean.
 
+    With noise, scores in training are s + ε. Gumbel noise makes it the Gumbel-Sinkhorn operator of
+    Mena et al. (2018), K = num_samples, each of weight 1/K. Prediction has no noise.
+
     Args:
         temperature: larger is smoother. Towards 0, z tends to the best alignment, and the number of
             steps grows.
@@ -26,18 +33,42 @@ class Sinkhorn(Estimator):
             below 1 takes more than the default. If the bound ends the steps, the sums of columns
             are right and the sums of rows are not yet.
         tolerance: steps end when no logarithm of a sum is wrong by more.
+        noise ("gumbel", "gaussian" or "sum_of_gamma"): law of ε, independent for each part; None
+            for no noise.
+        scale: scale of the noise.
+        num_samples: with noise, the number K of matrices drawn per item.
+        k: for "sum_of_gamma", the number of pairs of a typical alignment.
     """
 
     requires = frozenset()
     hard = False
 
     def __init__(
-        self, temperature: float = 1.0, max_iter: int = 100, tolerance: float = 1e-4
+        self,
+        temperature: float = 1.0,
+        max_iter: int = 100,
+        tolerance: float = 1e-4,
+        noise: Noise | None = None,
+        scale: float = 1.0,
+        num_samples: int = 1,
+        k: int = 10,
     ) -> None:
         check_positive(self.name, temperature=temperature, max_iter=max_iter, tolerance=tolerance)
+        check_whole(self.name, num_samples=num_samples)
+        if noise is not None:
+            check_noise(self.name, noise, scale, num_samples, k)
+        elif num_samples != 1:
+            raise LatentError(
+                f"{self.name}: num_samples is {num_samples} without noise, which would give as "
+                "many times the same matrix. Set noise, or num_samples = 1."
+            )
         self.temperature = temperature
         self.max_iter = max_iter
         self.tolerance = tolerance
+        self.noise: Noise | None = noise
+        self.scale = scale
+        self.num_samples = num_samples
+        self.k = k
 
     def check(self, structure: Structure) -> None:
         if not isinstance(structure, OneToOneAlignment):
@@ -53,5 +84,16 @@ class Sinkhorn(Estimator):
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
         assert isinstance(structure, OneToOneAlignment)
-        z = structure.sinkhorn(scores, lengths, self.temperature, self.max_iter, self.tolerance)
-        return Draw.single(z)
+        normalise = partial(
+            structure.sinkhorn,
+            temperature=self.temperature,
+            max_iter=self.max_iter,
+            tolerance=self.tolerance,
+        )
+        if self.noise is None or not is_train:
+            return Draw.single(normalise(scores, lengths))
+        noisy, _, sizes = repeat_with_noise(
+            scores, lengths, self.noise, self.scale, self.num_samples, self.k
+        )
+        z = solve_copies(normalise, noisy, sizes, len(scores))
+        return Draw.equal(z.view(self.num_samples, *scores.shape))

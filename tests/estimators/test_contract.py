@@ -86,13 +86,16 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield RelaxedPerturbation(num_samples=2), exact
     yield RelaxedPerturbation("sparsemap", noise="gaussian"), {}
     yield RelaxedPerturbation(straight_through=True), {}
+    yield RelaxedPerturbation("smoothed", num_samples=2), exact
     yield ReinMax(2), {}
     yield GumbelRao(num_redrawn=3, num_samples=2), {}
     yield BlackBox(interpolation=100.0), stepping
     yield ImplicitMLE(target_step=100.0), stepping
     yield AdaptiveImplicitMLE(initial=10.0), stepping
+    yield AdaptiveImplicitMLE(initial=10.0, norm="scores", num_samples=2), stepping
     yield SmoothedDP(), exact
     yield Sinkhorn(max_iter=2000, tolerance=1e-12), exact
+    yield Sinkhorn(max_iter=2000, tolerance=1e-12, noise="gumbel", num_samples=2), exact
     yield ConstrainedSparsemax(0.7), exact
     yield Entmax(), exact
     yield Fusedmax(penalty=1e-4), exact

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -16,11 +17,17 @@ from spacy_latent.estimators.implicit_mle import ImplicitMLE
 from spacy_latent.estimators.noise import draw_noise
 from spacy_latent.estimators.perturbed_mean import PerturbedMean
 from spacy_latent.estimators.relaxed_perturbation import RelaxedPerturbation
+from spacy_latent.estimators.smoothed_dp import SmoothedDP
 from spacy_latent.estimators.spigot_marginals import SpigotMarginals
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.linear_chain import LinearChain
+from spacy_latent.structures.monotone_alignment import MonotoneAlignment
 from spacy_latent.structures.one_of_n import OneOfN
+from spacy_latent.structures.projective_tree import ProjectiveTree
+from spacy_latent.structures.relaxation import project_simplex
+from spacy_latent.structures.runs import Runs
+from spacy_latent.structures.semi_markov import SemiMarkov
 from spacy_latent.structures.spanning_tree import SpanningTree
 from tests.structures.oracles import listed_trees
 from tests.structures.test_sparsemap import project_by_nnls
@@ -116,12 +123,71 @@ def test_adaptive_steps_follow_norms(difference: str) -> None:
     torch.testing.assert_close(run(again, scores, 100 * upstream)[1], 100 * gradient)
 
 
+@pytest.mark.parametrize("difference", ["forward", "central"])
+def test_adaptive_steps_follow_the_norm_of_the_scores_as_in_the_paper(difference: str) -> None:
+    """λ = β·‖s‖ / ‖g‖ of Minervini et al. (2023), the same ‖s‖ for each sample of an item."""
+    scores, upstream = given(3)
+    count = 2
+    estimator = AdaptiveImplicitMLE(
+        difference,  # type: ignore[arg-type]
+        initial=0.8,
+        noise="gaussian",
+        rate=0.1,
+        momentum=0.0,
+        num_samples=count,
+        norm="scores",
+    )
+    z, gradient = run(estimator, scores, upstream)
+    torch.manual_seed(7)
+    plain, lengths = scores.detach().repeat(count, 1, 1), LENGTHS.repeat(count)
+    noisy = plain + draw_noise("gaussian", plain, 1.0)
+    # Each sample has its share of the gradient at the mean.
+    own = masked(upstream).repeat(count, 1, 1) / count
+    length = own.flatten(1).norm(dim=1)
+    size = 0.8 * masked(scores.detach()).flatten(1).norm(dim=1).repeat(count) / length
+    size = torch.where(lengths > 0, size, 1.0)[:, None, None]
+    ahead, behind = ORACLE.map(noisy - size * own, lengths), ORACLE.map(noisy, lengths)
+    width = size
+    torch.testing.assert_close(z.flatten(0, 1), behind, rtol=0, atol=0)
+    if difference == "central":
+        behind, width = ORACLE.map(noisy + size * own, lengths), 2 * size
+    found = (behind - ahead) / width
+    assert found.any()
+    torch.testing.assert_close(gradient, found.view(count, 3, 4, 4).sum(0))
+    changed = found.count_nonzero().item() / (count * 3)
+    assert estimator.changed.item() == pytest.approx(changed)
+    assert estimator.step.item() == pytest.approx(0.9 if changed < 1.0 else 0.7)
+
+
+def test_the_norm_of_the_scores_is_that_of_its_own_batch() -> None:
+    """Backward passes may be in another order than the batches, of other sizes."""
+    first, upstream = given(3)
+    second = (5.0 * first.detach()[:2]).requires_grad_()
+    sure = AdaptiveImplicitMLE(initial=2.0, rate=1e-30, norm="scores")
+    gradients = []
+    for together in (False, True):
+        torch.manual_seed(7)
+        losses = []
+        for scores in (first, second):
+            count = len(scores)
+            draw = sure(SpanningTree(), scores, LENGTHS[:count], True)
+            losses.append(((draw.mean() * upstream[:count]).sum(), scores))
+            if not together:
+                gradients.append(torch.autograd.grad(*losses[-1])[0])
+    later = torch.autograd.grad(*losses[1])[0]
+    assert torch.equal(torch.autograd.grad(*losses[0])[0], gradients[0])
+    assert torch.equal(later, gradients[1]) and later.any()
+
+
 def test_the_adaptive_step_leaves_scores_of_zero() -> None:
-    """A fresh scorer has such scores; a step of β·‖s‖ would stay there."""
+    """A scorer with a last layer of zeros has such scores; the paper's β·‖s‖ stays there."""
     _, upstream = given(3)
     zeros = torch.zeros_like(upstream).requires_grad_()
     _, gradient = run(AdaptiveImplicitMLE(initial=5.0, noise="gumbel"), zeros, upstream)
     assert bool(gradient.any())
+    paper = AdaptiveImplicitMLE(initial=5.0, noise="gumbel", norm="scores")
+    _, gradient = run(paper, zeros, upstream)
+    assert not gradient.any()
 
 
 def test_the_adaptive_step_is_saved_with_the_weights() -> None:
@@ -234,6 +300,91 @@ def test_relaxed_perturbation(relaxation: str, straight: bool) -> None:
     torch.testing.assert_close(z.flatten(0, 1), value.detach())
 
 
+def walk_of(scores: Tensor, gamma: float) -> Tensor:
+    """The expected path of the quadratically smoothed recursion over the transitions of one chain,
+    ``(n, K, K)``: the sum over all paths, each with its probability under the walk."""
+    n, states = scores.shape[:2]
+    # Row 0 of the first transition is the start. A message is a smoothed maximum over tags before.
+    value, shares = scores[0, 0], []
+    for step in scores[1:]:
+        before = (value[:, None] + step).T / gamma
+        p = project_simplex(before)
+        value = gamma * ((p * before).sum(1) - 0.5 * (p.square().sum(1) - 1.0))
+        shares.append(p)
+    last = project_simplex(value / gamma)
+    total = torch.zeros_like(scores)
+    for path in itertools.product(range(states), repeat=n):
+        weight = last[path[-1]]
+        for i in range(1, n):
+            weight = weight * shares[i - 1][path[i], path[i - 1]]
+        z = torch.zeros_like(scores)
+        z[0, 0, path[0]] = 1.0
+        for i in range(1, n):
+            z[i, path[i - 1], path[i]] = 1.0
+        total = total + weight * z
+    return total
+
+
+def test_smoothed_perturbation_is_the_expected_path_of_the_noisy_recursion() -> None:
+    """Against the sum over all paths, for sentences of three words, one and none."""
+    torch.manual_seed(2)
+    scores = torch.randn(3, 3, 3, 3, dtype=torch.float64, requires_grad=True)
+    upstream, lengths = torch.randn_like(scores), torch.tensor([3, 1, 0])
+    estimator, chain = RelaxedPerturbation("smoothed", 0.7, scale=0.5, num_samples=2), LinearChain()
+    estimator.check(chain)
+    torch.manual_seed(7)
+    draw = estimator(chain, scores, lengths, True)
+    (gradient,) = torch.autograd.grad((draw.mean() * upstream).sum(), scores)
+    torch.manual_seed(7)
+    noisy = scores + draw_noise("gumbel", scores.detach().repeat(2, 1, 1, 1), 0.5).view(
+        2, *scores.shape
+    )
+    expected = torch.zeros_like(noisy)
+    for k, b in itertools.product(range(2), range(2)):
+        n = int(lengths[b])
+        expected[k, b, :n] = walk_of(noisy[k, b, :n], 0.7)
+    torch.testing.assert_close(draw.z, expected)
+    # Sparse, and yet no single path.
+    assert (draw.z[:, 0, 1:] == 0).any() and ((draw.z > 0) & (draw.z < 1)).any()
+    (wanted,) = torch.autograd.grad((expected.mean(0) * upstream).sum(), scores)
+    torch.testing.assert_close(gradient, wanted)
+    quiet = estimator(chain, scores, lengths, False)
+    same = SmoothedDP("quadratic", 0.7)(chain, scores, lengths, True).z
+    torch.testing.assert_close(quiet.z, same)
+
+
+def test_smoothed_perturbation_at_ties_and_its_best_path() -> None:
+    chain, lengths = LinearChain(), torch.tensor([2, 1])
+    ties = torch.zeros(2, 2, 2, 2, dtype=torch.float64)
+    z = RelaxedPerturbation("smoothed")(chain, ties, lengths, False).z[0]
+    expected = torch.zeros_like(ties)
+    expected[:, 0, 0], expected[0, 1] = 0.5, 0.25
+    torch.testing.assert_close(z, expected)
+    torch.manual_seed(0)
+    scores = torch.randn(2, 2, 2, 2, dtype=torch.float64, requires_grad=True)
+    torch.manual_seed(1)
+    hard = RelaxedPerturbation("smoothed", straight_through=True)(chain, scores, lengths, True).z
+    torch.manual_seed(1)
+    soft = RelaxedPerturbation("smoothed")(chain, scores, lengths, True).z
+    torch.manual_seed(1)
+    best = chain.map(scores + draw_noise("gumbel", scores.detach(), 1.0), lengths)
+    torch.testing.assert_close(hard[0], best, rtol=0, atol=0)
+    upstream = torch.randn_like(hard)
+    one, other = (torch.autograd.grad((z * upstream).sum(), scores)[0] for z in (hard, soft))
+    torch.testing.assert_close(one, other)
+
+
+def test_smoothed_perturbation_refuses_structures_without_the_recursion() -> None:
+    estimator = RelaxedPerturbation("smoothed")
+    for chain in (LinearChain(), SemiMarkov(), Runs(2), MonotoneAlignment()):
+        estimator.check(chain)
+    for structure in (SpanningTree(), ProjectiveTree(), OneOfN()):
+        with pytest.raises(IncompatiblePair, match="smoothed"):
+            estimator.check(structure)
+    with pytest.raises(LatentError, match="relaxation"):
+        RelaxedPerturbation("quadratic")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "estimator",
     [
@@ -280,6 +431,8 @@ def test_impossible_settings_are_refused() -> None:
         ImplicitMLE(target_step=0.0)
     with pytest.raises(LatentError, match="difference"):
         AdaptiveImplicitMLE("backward")  # type: ignore[arg-type]
+    with pytest.raises(LatentError, match="norm"):
+        AdaptiveImplicitMLE(norm="plain")  # type: ignore[arg-type]
     with pytest.raises(LatentError, match="interpolation"):
         BlackBox(-1.0)
     with pytest.raises(IncompatiblePair, match=r"SpigotMarginals.*Listed"):
@@ -288,14 +441,16 @@ def test_impossible_settings_are_refused() -> None:
 
 @pytest.mark.parametrize("difference", ["forward", "central"])
 @pytest.mark.parametrize("mask", [-1e6, -1e30])
-def test_the_step_of_aimle_is_not_that_of_a_mask(difference: str, mask: float) -> None:
+@pytest.mark.parametrize("norm", ["noisy", "scores"])
+def test_the_step_of_aimle_is_not_that_of_a_mask(difference: str, mask: float, norm: str) -> None:
     def gradient(masking: float) -> Tensor:
         scores = torch.randn(8, 5, generator=torch.Generator().manual_seed(2))
         scores[:, 2] = masking
         scores.requires_grad_()
         upstream = torch.randn(8, 5, generator=torch.Generator().manual_seed(3))
         torch.manual_seed(4)
-        draw = AdaptiveImplicitMLE(difference)(KOfN(2), scores, torch.full((8,), 5), True)
+        estimator = AdaptiveImplicitMLE(difference, norm=norm)  # type: ignore[arg-type]
+        draw = estimator(KOfN(2), scores, torch.full((8,), 5), True)
         return torch.autograd.grad((draw.mean() * upstream).sum(), scores)[0]
 
     expected = gradient(-torch.inf)

@@ -350,7 +350,7 @@ def test_the_yaml_is_yaml(block: pages.Block) -> None:
     assert srsly.yaml_loads(block.code)
 
 
-NO_RECIPES = "key\\b|rate\\b|f\\b|p\\b|r\\b|iou_f\\b|pipeline\\b"
+NO_RECIPES = "scorer\\b|key\\b|rate\\b|f\\b|p\\b|r\\b|iou_f\\b|pipeline\\b"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,9 +10,11 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from spacy_latent.errors import InfeasibleError, InvalidScores, NotTractable
+from spacy_latent.errors import InfeasibleError, InvalidScores, LatentError, NotTractable
 from spacy_latent.estimators.marginals import Marginals
+from spacy_latent.estimators.noise import draw_noise
 from spacy_latent.estimators.perturb_and_map import PerturbAndMap
+from spacy_latent.estimators.sinkhorn import Sinkhorn
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
 from tests.structures.contracts import one_to_one
@@ -202,6 +205,65 @@ def test_sinkhorn_tends_to_the_best() -> None:
     structure, scores, lengths = OneToOneAlignment(), torch.randn(4, 5, 5), torch.tensor([5] * 4)
     plan = structure.sinkhorn(scores, lengths, 0.01, max_iter=10_000)
     torch.testing.assert_close(plan, structure.map(scores, lengths), atol=1e-2, rtol=0)
+
+
+def test_gumbel_sinkhorn_is_sinkhorn_of_noisy_scores() -> None:
+    """With pairs of different sizes, ties, a forbidden pair, one word and none."""
+    structure, lengths = OneToOneAlignment(), torch.tensor([[3, 4], [2, 2], [1, 1], [0, 2]])
+    torch.manual_seed(0)
+    scores = torch.randn(4, 3, 4, dtype=torch.float64)
+    scores[1], scores[0, 0, 1] = 0.0, -torch.inf
+    scores.requires_grad_()
+    upstream = torch.randn_like(scores)
+    estimator = Sinkhorn(0.7, 5000, 1e-12, noise="gumbel", scale=0.5, num_samples=3)
+    estimator.check(structure)
+    torch.manual_seed(7)
+    draw = estimator(structure, scores, lengths, True)
+    (gradient,) = torch.autograd.grad((draw.mean() * upstream).sum(), scores)
+    torch.manual_seed(7)
+    noise = draw_noise("gumbel", scores.detach().repeat(3, 1, 1), 0.5).view(3, *scores.shape)
+    expected = torch.stack(
+        [structure.sinkhorn(scores + each, lengths, 0.7, 5000, 1e-12) for each in noise]
+    )
+    torch.testing.assert_close(draw.z, expected)
+    torch.testing.assert_close(draw.weights, torch.full((3, 4), 1 / 3, dtype=torch.float64))
+    (wanted,) = torch.autograd.grad((expected.mean(0) * upstream).sum(), scores)
+    torch.testing.assert_close(gradient, wanted)
+    assert gradient.isfinite().all() and gradient[0].any() and gradient[1].any()
+    # The noise breaks ties, and lengths and forbidden pairs are as without it.
+    assert not torch.allclose(draw.z[0, 1], draw.z[1, 1])
+    assert (draw.z[:, 0, 0, 1] == 0).all() and (draw.z[:, 3] == 0).all()
+    assert (draw.z[:, 2, 0, 0] == 1).all()
+    quiet = estimator(structure, scores, lengths, False)
+    plain = Sinkhorn(0.7, 5000, 1e-12)(structure, scores, lengths, True)
+    assert torch.equal(quiet.z, plain.z) and torch.equal(quiet.weights, plain.weights)
+
+
+def test_gumbel_sinkhorn_without_much_smoothing_is_perturb_and_map() -> None:
+    torch.manual_seed(1)
+    structure, scores, lengths = OneToOneAlignment(), torch.randn(4, 5, 5), torch.tensor([5] * 4)
+    draws = []
+    for estimator in (
+        Sinkhorn(0.01, 10_000, noise="gumbel", num_samples=2),
+        PerturbAndMap(num_samples=2),
+    ):
+        torch.manual_seed(3)
+        draws.append(estimator(structure, scores, lengths, True).z)
+    assert not torch.equal(draws[1][0], draws[1][1])
+    torch.testing.assert_close(*draws, atol=1e-2, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "given"),
+    [
+        ("noise", {"noise": "uniform"}),
+        ("scale", {"noise": "gumbel", "scale": 0.0}),
+        ("num_samples", {"num_samples": 2}),
+    ],
+)
+def test_impossible_settings_of_sinkhorn_are_refused(setting: str, given: dict[str, Any]) -> None:
+    with pytest.raises(LatentError, match=setting):
+        Sinkhorn(**given)
 
 
 def test_what_is_intractable_says_what_to_use() -> None:

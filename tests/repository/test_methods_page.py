@@ -1,0 +1,140 @@
+"""The page on methods of the literature names what exists, and every method that is registered."""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+import pytest
+
+from benchmarks import recipes
+from spacy_latent.estimators.control_variates import ControlVariate
+from spacy_latent.pipeline.entity_evidence import EvidenceSettings
+from tests.matrix import registered
+from tests.repository import pages
+from tests.repository.pages import ROOT
+from tests.repository.reference import _group, _short
+
+DOCS = ROOT / "docs"
+PAGE = (DOCS / "methods.md").read_text(encoding="utf8")
+MISSING = "## Not here, and why"
+LISTED_IN_LIMITS = "## Methods of the literature that are not here"
+GROUPS = ("architectures", "callbacks", "factories", "loggers", "misc", "readers", "scorers")
+CODE = re.compile(r"`([^`]+)`")
+SETTING = re.compile(r"([a-z_.]+) = .+")
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)")
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """Return the cells of all rows of all tables, without their heads."""
+    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return [row for row in cells if row[0] not in ("method", "pitfall")]
+
+
+ROWS, ABSENT = (rows_of(text) for text in PAGE.split(MISSING))
+
+
+@cache
+def named() -> dict[str, Any]:
+    """Return all that configs may name, by the short name without its version."""
+    loaded = [_group(f"spacy_{group}") for group in GROUPS]
+    return {_short(name).split(".")[0]: made for group in loaded for name, made in group.items()}
+
+
+def unknown(cell: str) -> list[str]:
+    """Return the code of a cell that names nothing: a name, setting, recipe, function, command."""
+    codes = CODE.findall(cell)
+    makers = [named()[code] for code in codes if code in named()]
+    settings = {name for maker in makers for name in inspect.signature(maker).parameters}
+    settings |= {f"evidence.{each.name}" for each in fields(EvidenceSettings)}
+    return [code for code in codes if not is_known(code, settings)]
+
+
+def is_known(code: str, settings: set[str]) -> bool:
+    setting = SETTING.fullmatch(code)
+    if setting:
+        return setting[1] in settings
+    if code.startswith(("spacy ", "python -m ")):
+        pages.check_command([*code.split(), "--help"])
+        return True
+    if "." in code:
+        return pkgutil.resolve_name(code) is not None
+    return code in named() or code in recipes.names()
+
+
+def test_the_page_has_rows() -> None:
+    assert len(ROWS) > 100 and len(ABSENT) > 10
+    assert {len(row) for row in ROWS} == {4} and {len(row) for row in ABSENT} == {3}
+
+
+@pytest.mark.parametrize("row", [*ROWS, *ABSENT], ids=lambda row: row[0])
+def test_what_a_row_names_exists(row: list[str]) -> None:
+    assert [code for cell in row for code in unknown(cell)] == []
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_the_last_cell_of_a_method_has_recipes_and_links_alone(row: list[str]) -> None:
+    shown = CODE.findall(row[-1])
+    assert shown or LINK.search(row[-1])
+    assert set(shown) <= set(recipes.names())
+
+
+@pytest.mark.parametrize(
+    "cell",
+    ["`SparseMapp`", "`SparseMAP`, `margin = 1`", "`crf_ner`, `evidence.flagged = 1`", "`demo_x`"],
+)
+def test_what_does_not_exist_is_found(cell: str) -> None:
+    assert len(unknown(cell)) == 1
+
+
+def slug(heading: str) -> str:
+    """Return the anchor that the site gives a heading."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+    text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", text).strip().lower())
+
+
+def test_links_lead_to_sections() -> None:
+    for target, anchor in LINK.findall(PAGE):
+        path = DOCS / target if target else DOCS / "methods.md"
+        assert path.is_file(), target
+        # The sections of the reference are written when the site is built.
+        if anchor and target != "reference.md":
+            headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf8"), re.M)
+            assert anchor in {slug(heading) for heading in headings}, f"{target}#{anchor}"
+
+
+KINDS: tuple[Callable[[], dict[str, Any]], ...] = (
+    registered.structures,
+    registered.graphs,
+    registered.constraints,
+    registered.estimators,
+    registered.stages,
+    registered.composers,
+    registered.scorers,
+    registered.bounds,
+    registered.decoders,
+    registered.priors,
+)
+
+
+def test_every_registered_method_has_a_row() -> None:
+    """A new name needs a row: its name in the literature, its source, and a recipe or a page."""
+    variates = registered._registered(
+        lambda made: inspect.isclass(made) and issubclass(made, ControlVariate)
+    )
+    wanted = {_short(name) for found in (variates, *(kind() for kind in KINDS)) for name in found}
+    given = {code for row in ROWS for code in CODE.findall(row[2])}
+    assert wanted - given == set()
+
+
+def test_methods_that_limits_lists_are_in_the_last_table() -> None:
+    limits = (DOCS / "limits.md").read_text(encoding="utf8").split(f"{LISTED_IN_LIMITS}\n")[1]
+    listed = {name.rstrip(".,") for name in re.findall(r"^- \*\*(.+?)\*\*(?!\*)", limits, re.M)}
+    assert listed and listed <= {row[0] for row in ABSENT}
