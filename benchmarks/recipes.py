@@ -6,8 +6,7 @@
 
 A file of ``configs/variants`` has a block for each variant. It names the recipe that it changes,
 ``base``, and under the dotted name of a setting or of a block what stands there in the variant;
-``remove`` lists what does not stand there. A block is replaced whole. The variants of
-``unmeasured.cfg`` are starting points without a row in the results.
+``remove`` lists what does not stand there. A block is replaced whole.
 """
 
 from __future__ import annotations
@@ -39,11 +38,6 @@ def variants(folder: Path = CONFIGS) -> dict[str, dict[str, Any]]:
                 raise ValueError(f"{path}: [{name}] is a recipe already. Give it another name.")
             found[name] = block
     return found
-
-
-def unmeasured(folder: Path = CONFIGS) -> list[str]:
-    """Return the names of the variants that need no row in the results."""
-    return sorted(Config().from_disk(folder / "variants" / "unmeasured.cfg", interpolate=False))
 
 
 def names(folder: Path = CONFIGS) -> list[str]:

@@ -22,7 +22,6 @@ from thinc.api import fix_random_seed
 from benchmarks.config_digest import digest_of
 from benchmarks.learning import rows_of
 from benchmarks.learning_groups import GROUPS
-from benchmarks.recipes import ROOT, unmeasured
 from spacy_latent.errors import LatentError
 from spacy_latent.evaluation.mistakes import find_traps
 from spacy_latent.pipeline.unreached_stages import CALLBACK
@@ -61,17 +60,11 @@ def test_every_method_has_a_config() -> None:
 
 def test_every_config_has_a_row() -> None:
     """The row is of a training with the present config: ``python -m benchmarks learning GROUP
-    --only CONFIG`` makes one. Starting points of ``unmeasured.cfg`` have none; those that got one
-    belong in another file.
+    --only CONFIG`` makes one.
     """
     entries = {entry for group in GROUPS.values() for entry in group.entries}
     rows = {entry.config for entry in entries if rows_of(entry)}
-    assert {path.stem for path in RECIPES} - rows == set(unmeasured())
-
-
-def test_starting_points_without_a_row_are_named_for_their_method() -> None:
-    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf8")
-    assert unmeasured() and not [name for name in unmeasured() if f"`{name}`" not in page]
+    assert not sorted({path.stem for path in RECIPES} - rows)
 
 
 STAGES = ("ReleasedStructure", "GrowingArcs", "EstimatorSequence", "ReleasedCandidates")
