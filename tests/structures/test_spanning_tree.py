@@ -88,7 +88,7 @@ def test_samples_have_the_marginals(single_root: bool, scale: float) -> None:
     structure = SpanningTree(single_root)
     torch.manual_seed(4)
     scores = torch.randn(2, 5, 5, dtype=torch.float64) * scale
-    # A pair that prefers each other keeps Wilson's walks from ending.
+    # A pair that prefers each other.
     scores[1, 1, 2] = scores[1, 2, 1] = 60.0
     lengths = torch.tensor([4, 3])
     samples = structure.sample(scores, lengths, 4000, torch.Generator().manual_seed(0))
@@ -99,6 +99,50 @@ def test_samples_have_the_marginals(single_root: bool, scale: float) -> None:
     assert all(tuple(s[0].flatten().tolist()) in allowed for s in samples[:200])
     again = structure.sample(scores, lengths, 4000, torch.Generator().manual_seed(0))
     assert torch.equal(samples, again)
+
+
+@pytest.mark.parametrize("single_root", [False, True])
+@pytest.mark.parametrize("kind", ["normal", "ties", "pair", "forbidden", "underflow"])
+def test_samples_have_the_distribution_of_trees(single_root: bool, kind: str) -> None:
+    structure, draws = SpanningTree(single_root), 20_000
+    torch.manual_seed(5)
+    for n in (1, 2, 3, 4):
+        scores = torch.randn(1, n + 1, n + 1, dtype=torch.float64)
+        if kind == "ties":
+            scores = scores.round()
+        if kind == "pair" and n > 1:
+            scores[0, 1, 2] = scores[0, 2, 1] = 30.0
+        if kind == "forbidden" and n > 2:
+            scores[0, 1, 2] = scores[0, 0, n] = -torch.inf
+        if kind == "underflow" and n > 2:
+            # All but one token prefer a circle, by more than float64 can tell.
+            scores[0, :, 1:n] -= 2000.0
+            for token in range(1, n):
+                scores[0, token % (n - 1) + 1, token] += 2000.0
+        lengths = torch.tensor([n])
+        samples = structure.sample(scores, lengths, draws, torch.Generator().manual_seed(n))
+        trees = trees_of((single_root, "any", None), n)
+        weights = (trees * scores[0].clamp_min(-1e9)).sum((1, 2))
+        expected = torch.softmax(weights, 0)
+        same = (samples[:, 0].to(trees)[:, None] == trees[None]).all(-1).all(-1)
+        assert same.any(1).all()
+        shares = same.double().mean(0)
+        # Five standard errors, for at most 125 trees.
+        error = (expected * (1 - expected) / draws).sqrt()
+        assert ((shares - expected).abs() <= 5 * error + 1e-4).all()
+
+
+def test_samples_of_long_texts_whose_tokens_prefer_each_other() -> None:
+    # Three words repeat, and each prefers one of the others by far: most choices are no tree.
+    scores = torch.zeros(1, 91, 91, dtype=torch.float64)
+    word = torch.arange(91) % 3
+    scores[0, (word[:, None] + 1) % 3 == word] = 25.0
+    scores[0, 0] = -25.0
+    lengths = torch.tensor([90])
+    samples = SpanningTree().sample(scores, lengths, 400, torch.Generator().manual_seed(0))
+    difference = samples.mean(0) - SpanningTree().marginals(scores, lengths)
+    # Five standard errors of a share over 400 draws are at most 0.125.
+    assert difference.abs().max() < 0.125
 
 
 def test_samples_are_refused_where_some_token_cannot_be_reached() -> None:

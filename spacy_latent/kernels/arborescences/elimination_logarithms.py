@@ -32,7 +32,7 @@ def _log_add(a, da, b, db):
 
 
 @kernel
-def _eliminate(w, dw, n, first_node):
+def eliminate_logarithms(w, dw, n, first_node):
     """Eliminate the tokens n .. 1 from the log-weights, in place.
 
     Returns:
@@ -158,7 +158,7 @@ def sum_by_logarithms(
                     dw[m, h] = along[b, order[h], order[m]]
             w[m, m] = -np.inf
         arcs = w.copy()
-        log_partition[b] = _eliminate(w, dw, n, first_node) + offset
+        log_partition[b] = eliminate_logarithms(w, dw, n, first_node) + offset
         if operation != LOG_PARTITION:
             _adjoint(w, dw, n, first_node, g, dg)
             for m in range(1, size):
