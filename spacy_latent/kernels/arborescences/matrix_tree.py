@@ -46,7 +46,6 @@ from spacy_latent.kernels.autograd.families import Family
 from spacy_latent.kernels.core.operations import LOG_PARTITION
 from spacy_latent.kernels.gpu.dispatch import GpuKernels
 
-
 FAMILY = Family(
     name="SpanningTree",
     best=best_arborescences,
