@@ -161,20 +161,7 @@ def _choose_root(column, n, slopes, state, chosen):
 
 
 @kernel
-def sample_traces(
-    start,
-    stop,
-    scores,
-    lengths,
-    direction,
-    max_arc_length,
-    single_root,
-    seeds,
-    samples,
-    log_probs,
-    slopes,
-    status,
-):
+def sample_traces(start, stop, batch, seeds, samples, log_probs, slopes, status):
     """Draw trees of the items start .. stop−1, and compute the log-probabilities of their traces.
 
     With a single root, its child is drawn first, among the tokens that reach all others. The
@@ -183,13 +170,14 @@ def sample_traces(
     draws the distribution of trees is the same.
 
     Args:
-        scores: ``(B, N+1, N+1)`` float64; only allowed arcs of real tokens are read.
+        batch: scores are ``(B, N+1, N+1)`` float64; only allowed arcs of real tokens are read.
         seeds: ``(B,)`` uint64, not zero.
         samples: ``(K, B, N+1)`` int32 heads, −1 for the root and padding.
         log_probs: ``(K, B)`` float64, log-probabilities of the traces.
         slopes: ``(K, B, N+1, N+1)`` float64, zeros; written: the gradients of log_probs.
         status: ``(B,)`` int8.
     """
+    scores, lengths, (direction, max_arc_length, single_root) = batch
     for b in range(start, stop):
         n = lengths[b]
         size = n + 1
@@ -330,7 +318,7 @@ def traces(
     slopes = np.zeros((num_samples, *array.shape))
     status = np.zeros(len(array), dtype=np.int8)
     costs = 1_000 + num_samples * (500 + 40.0 * sizes.astype(np.float64) ** 2)
-    arguments = (array, sizes, *options, seeds, heads, log_probs, slopes, status)
-    spread(sample_traces, costs, arguments)
+    batch = (array, sizes, tuple(options))
+    spread(sample_traces, costs, (batch, seeds, heads, log_probs, slopes, status))
     check(name, status)
     return torch.from_numpy(heads), torch.from_numpy(log_probs), torch.from_numpy(slopes)

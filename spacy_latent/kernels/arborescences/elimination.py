@@ -309,26 +309,13 @@ def _write_products(weights, g, dg, along, n, out):
 
 
 @kernel
-def sum_over_trees(
-    start,
-    stop,
-    items,
-    scores,
-    lengths,
-    direction,
-    max_arc_length,
-    single_root,
-    along,
-    operation,
-    log_partition,
-    result,
-    kept,
-    status,
-):
+def sum_over_trees(start, stop, items, batch, along, operation, results):
     """Compute sums over trees by elimination, as ``Family.total`` of kernels.autograd.families.
 
     Scores are ``(B, N+1, N+1)``, [head, modifier]. No values are saved for later calls.
     """
+    scores, lengths, (direction, max_arc_length, single_root) = batch
+    log_partition, result, _, status = results
     longest = 0
     for b in items[start:stop]:
         longest = max(longest, lengths[b])

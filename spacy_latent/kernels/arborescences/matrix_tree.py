@@ -55,16 +55,13 @@ from spacy_latent.kernels.simd.arc_scores import read_arc_scores
 
 
 @kernel
-def _marginals_alone(
-    scores, size, single_root, no_along, log_partition, result, nothing_saved, status
-):
+def _marginals_alone(batch, result, flag):
     """Write the marginals of one item, by logarithms if needed."""
-    item = np.zeros(1, np.int64)
-    options = (0, -1, single_root)
-    outputs = (log_partition, result, nothing_saved, status)
-    sum_over_trees(0, 1, item, scores, size, *options, no_along, MARGINALS, *outputs)
-    if status[0] == UNSOLVED:
-        sum_by_logarithms(0, 1, item, scores, size, *options, no_along, MARGINALS, *outputs)
+    item, no_along = np.zeros(1, np.int64), np.zeros((1, 1, 1))
+    results = (np.empty(1), result, np.empty((1, 0)), flag)
+    sum_over_trees(0, 1, item, batch, no_along, MARGINALS, results)
+    if flag[0] == UNSOLVED:
+        sum_by_logarithms(0, 1, item, batch, no_along, MARGINALS, results)
 
 
 @kernel
@@ -119,9 +116,7 @@ def _wilson(scores, n, root, heads, column, state, max_steps):
 
 
 @kernel
-def sample_trees(
-    start, stop, scores, lengths, direction, max_arc_length, single_root, seeds, samples, status
-):
+def sample_trees(start, stop, batch, seeds, samples, status):
     """Draw exact samples for the items start .. stop−1.
 
     Walks take long if tokens prefer each other. If they do not end soon, the heads are drawn one
@@ -131,7 +126,8 @@ def sample_trees(
         seeds: ``(B,)`` uint64, not zero.
         samples: ``(K, B, N+1)`` int32 heads.
     """
-    no_along, nothing_saved = np.zeros((1, 1, 1)), np.empty((1, 0))
+    scores, lengths, options = batch
+    direction, max_arc_length, single_root = options
     for b in range(start, stop):
         n = lengths[b]
         for k in range(samples.shape[0]):
@@ -140,14 +136,11 @@ def sample_trees(
         status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, matrix[0])
         if status[b] != FEASIBLE or n == 0:
             continue
-        marginals = np.empty((1, n + 1, n + 1))
-        size, log_partition = np.full(1, n), np.empty(1)
-        flag = np.empty(1, dtype=np.int8)
+        marginals, flag = np.empty((1, n + 1, n + 1)), np.empty(1, dtype=np.int8)
+        size = np.full(1, n)
         if single_root:
             # The root's child is drawn from its marginals.
-            _marginals_alone(
-                matrix, size, single_root, no_along, log_partition, marginals, nothing_saved, flag
-            )
+            _marginals_alone((matrix, size, options), marginals, flag)
             status[b] = flag[0]
         elif not _has_tree(matrix[0], n):
             status[b] = INFEASIBLE
@@ -181,16 +174,7 @@ def sample_trees(
                         fixed[0, 0, token] = -np.inf
             conditional = np.empty((1, n + 1, n + 1))
             for modifier in range(1, n + 1):
-                _marginals_alone(
-                    fixed,
-                    size,
-                    single_root,
-                    no_along,
-                    log_partition,
-                    conditional,
-                    nothing_saved,
-                    flag,
-                )
+                _marginals_alone((fixed, size, options), conditional, flag)
                 for head in range(n + 1):
                     column[head] = -np.inf
                     if conditional[0, head, modifier] > 0.0:
