@@ -356,9 +356,9 @@ def test_pairs_that_prefer_each_other_need_no_logarithms(
         what = int(family is matrix_tree.sum_by_escapes)
         status, value = np.zeros(1, dtype=np.int8), np.zeros(1)
         family(
-            *(0, 1, np.zeros(1, dtype=np.int64), scores[None], lengths.numpy(), 0, -1),
-            *(int(single_root), scores[None], what, value, np.zeros((1, n + 1, n + 1))),
-            *(np.zeros((1, 0)), status),
+            *(0, 1, np.zeros(1, dtype=np.int64)),
+            *((scores[None], lengths.numpy(), (0, -1, int(single_root))), scores[None], what),
+            (value, np.zeros((1, n + 1, n + 1)), np.zeros((1, 0)), status),
         )
         assert status[0] == FEASIBLE
         total = structure.log_partition(given.detach(), lengths)
@@ -395,8 +395,9 @@ def test_cycles_within_cycles_that_are_hardly_ever_left(single_root: bool) -> No
     for what, result in ((1, marginals), (2, product_)):
         expected = np.empty_like(scores)
         matrix_tree.sum_by_logarithms(
-            *(0, size, np.arange(size), scores, lengths.numpy(), 0, -1, int(single_root)),
-            *(along, what, found, expected, np.empty((size, 0)), status),
+            *(0, size, np.arange(size)),
+            *((scores, lengths.numpy(), (0, -1, int(single_root))), along, what),
+            (found, expected, np.empty((size, 0)), status),
         )
         np.testing.assert_allclose(result.detach().numpy(), expected, rtol=0.0, atol=1e-9)
         np.testing.assert_allclose(log_partition.detach().numpy(), found, rtol=0.0, atol=1e-9)
@@ -414,13 +415,13 @@ def test_products_by_escapes_and_by_elimination_agree(
         along = generator.normal(size=scores.shape).astype(dtype)
         status = np.full(size, UNSOLVED, np.int8)
         first, second = np.zeros_like(scores), np.zeros_like(scores)
-        options = np.arange(size), scores, np.full(size, n), 0, -1, single_root, along, 2
-        outputs = np.empty(size), first, np.empty((size, 0)), status
-        matrix_tree.sum_by_escapes(0, size, *options, *outputs)
+        batch = (scores, np.full(size, n), (0, -1, single_root))
+        given = 0, size, np.arange(size), batch, along, 2
+        nothing = np.empty((size, 0))
+        matrix_tree.sum_by_escapes(*given, (np.empty(size), first, nothing, status))
         solved = status == FEASIBLE
         assert solved.mean() > (0.3 if scale < 30 else 0.1)
-        outputs = np.empty(size), second, np.empty((size, 0)), status
-        matrix_tree.sum_over_trees(0, size, *options, *outputs)
+        matrix_tree.sum_over_trees(*given, (np.empty(size), second, nothing, status))
         solved &= status == FEASIBLE
         tolerance = 1e-7 if dtype == np.float32 else 4e-12
         np.testing.assert_allclose(
@@ -435,14 +436,12 @@ def test_nothing_is_worked_out_twice_where_trained_scorers_are(
 ) -> None:
     torch.manual_seed(0)
     scores = (torch.randn(32, 51, 51) * scale).numpy()
-    items, lengths = np.arange(32), np.full(32, 50)
+    batch = (scores, np.full(32, 50), (0, -1, single_root))
     kept = torch.empty(32, matrix_tree.kept_size(50), dtype=torch.float64).numpy()
     status = np.full(32, UNSOLVED, np.int8)
-    outputs = np.empty(32), np.empty_like(scores), kept, status
+    results = (np.empty(32), np.empty_like(scores), kept, status)
     nothing = np.empty((0, 0, 0), np.float32)
-    matrix_tree.sum_by_escapes(
-        0, 32, items, scores, lengths, 0, -1, single_root, nothing, 1, *outputs
-    )
+    matrix_tree.sum_by_escapes(0, 32, np.arange(32), batch, nothing, 1, results)
     assert (status == FEASIBLE).all()
     # The saved arrays serve the gradient.
     assert (kept[:, 0] == ESCAPES).mean() > 0.9

@@ -111,14 +111,15 @@ def _path(scores, logs, head, modifier, n, column, state):
 
 
 @kernel
-def _draw(scores, logs, n, first_node, heads, paths, hangs, column, state):
+def _draw(scores, logs, n, first_node, heads, column, state):
     """Draw a tree from the results of the elimination.
 
     Args:
         heads: ``(n+1,)``, written.
-        paths, hangs, column: ``(n+1,)`` workspaces. paths has for each modifier the token over
-            which its arc leads, 0 for none.
+        column: workspace.
     """
+    # For each modifier the token over which its arc leads, 0 for none.
+    paths, hangs = np.zeros(n + 1, np.int32), np.empty(n + 1, np.int32)
     for k in range(1, n + 1):
         split, root_arc = False, k == 1
         for m in range(1, k):
@@ -177,15 +178,14 @@ def _subtract_best(scores, n):
 
 
 @kernel
-def sample_trees(
-    start, stop, scores, lengths, direction, max_arc_length, single_root, seeds, samples, status
-):
+def sample_trees(start, stop, batch, seeds, samples, status):
     """Draw exact samples for the items start .. stop−1.
 
     Args:
         seeds: ``(B,)`` uint64, not zero.
         samples: ``(K, B, N+1)`` int32 heads.
     """
+    scores, lengths, (direction, max_arc_length, single_root) = batch
     first_node = 1 if single_root else 0
     for b in range(start, stop):
         n = lengths[b]
@@ -214,9 +214,8 @@ def sample_trees(
                     logs[m, h] = matrix[h, m]
             eliminate_logarithms(logs, np.zeros((n + 1, n + 1)), n, first_node)
         state = seeds[b : b + 1].copy()
-        paths, hangs, column = np.zeros(n + 1, np.int32), np.empty(n + 1, np.int32), floats
         for k in range(samples.shape[0]):
-            _draw(matrix, logs, n, first_node, heads, paths, hangs, column, state)
+            _draw(matrix, logs, n, first_node, heads, floats, state)
             for m in range(1, n + 1):
                 samples[k, b, _swapped(m, child)] = _swapped(heads[m], child)
 

@@ -309,26 +309,14 @@ def _write_products(weights, g, dg, along, n, out):
 
 
 @kernel
-def sum_over_trees(
-    start,
-    stop,
-    items,
-    scores,
-    lengths,
-    direction,
-    max_arc_length,
-    single_root,
-    along,
-    operation,
-    log_partition,
-    result,
-    kept,
-    status,
-):
+def sum_over_trees(start, stop, items, batch, along, operation, results):
     """Compute sums over trees by elimination, as ``Family.total`` of kernels.autograd.families.
 
     Scores are ``(B, N+1, N+1)``, [head, modifier]. No values are saved for later calls.
     """
+    scores, lengths, options = batch
+    single_root = options[2]
+    log_partition, result, _, status = results
     longest = 0
     for b in items[start:stop]:
         longest = max(longest, lengths[b])
@@ -351,7 +339,7 @@ def sum_over_trees(
         weights = matrices[: shape[0] * shape[1]].reshape(shape)
         matrix = matrices[area : area + size * shape[1]].reshape((size, shape[1]))
         status[b], offset = read_weights(
-            *(scores[b], n, direction, max_arc_length, matrix, weights, 0, rows[0], rows[1])
+            scores[b], n, options, matrix, weights, 0, rows[0], rows[1]
         )
         # With a single root, the token eliminated last must be a possible child of the root.
         child = 1

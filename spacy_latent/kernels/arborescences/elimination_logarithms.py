@@ -104,23 +104,10 @@ def _adjoint(w, dw, n, first_node, g, dg):
 
 
 @kernel
-def sum_by_logarithms(
-    start,
-    stop,
-    items,
-    scores,
-    lengths,
-    direction,
-    max_arc_length,
-    single_root,
-    along,
-    operation,
-    log_partition,
-    result,
-    kept,
-    status,
-):
+def sum_by_logarithms(start, stop, items, batch, along, operation, results):
     """Compute the sums like ``sum_over_trees``, on logarithms, for items it leaves UNSOLVED."""
+    scores, lengths, (direction, max_arc_length, single_root) = batch
+    log_partition, result, _, status = results
     first_node = 1 if single_root else 0
     for b in items[start:stop]:
         n = lengths[b]
