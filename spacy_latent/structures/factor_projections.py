@@ -69,10 +69,7 @@ class Projections:
         graphs, border = self.graphs, self.graphs.border
         logic_factors.project_logic(
             live[graphs.logic_item],
-            graphs.kinds,
-            graphs.limits,
-            graphs.logic_starts,
-            graphs.flips,
+            logic_factors.Factors(graphs.kinds, graphs.limits, graphs.logic_starts, graphs.flips),
             points[border:],
             self.copies[border:],
             self.marks,

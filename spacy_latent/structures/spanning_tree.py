@@ -22,7 +22,8 @@ class SpanningTree(DependencyTree):
     """Dependency trees whose arcs may cross.
 
     MAP is Chu-Liu-Edmonds (O(n²)), sums are by the Matrix-Tree theorem (O(n³); Koo et al. 2007),
-    samples by Wilson's algorithm (1996). For arguments and shapes see :class:`DependencyTree`.
+    samples by an elimination in reverse (O(n³), see kernels.arborescences.arborescence_samples).
+    For arguments and shapes see :class:`DependencyTree`.
 
     On the CPU, marginals are computed without a subtraction. Each, however small, has a relative
     error of some 1e-14 in float64, in the same time at scores of any scale. This precision can be

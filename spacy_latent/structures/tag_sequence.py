@@ -261,8 +261,9 @@ class TagSequence(CompiledStructure):
         steps, status = np.empty(tags.shape), np.zeros(len(tags), dtype=np.int8)
         of_pairs = np.zeros((*tags.shape, pairs.shape[1]))
         costs = tag_sequence.FAMILY.total_cost
+        followed = marginals, steps, of_pairs
         for follow in (tag_sequence.follow_sequences, tag_sequence.follow_in_logarithms):
-            _spread(follow, costs, sizes, array, tags, pairs, marginals, steps, of_pairs, status)
+            _spread(follow, costs, sizes, array, tags, pairs, followed, status)
             if not (status == UNSOLVED).any():
                 break
         families.check(self.name, status)
@@ -485,13 +486,13 @@ def _spread(
     costs: Callable[[np.ndarray], np.ndarray],
     sizes: np.ndarray,
     array: np.ndarray,
-    *written: np.ndarray,
+    *arguments: Any,
 ) -> None:
     """Call a kernel for all items; a single one needs no estimate of its cost."""
     if len(sizes) == 1:
-        kernel(0, 1, array, sizes, *written)
+        kernel(0, 1, (array, sizes, ()), *arguments)
     else:
-        spread(kernel, costs(sizes), (array, sizes, *written))
+        spread(kernel, costs(sizes), ((array, sizes, ()), *arguments))
 
 
 def _allowed(scores: Tensor) -> Tensor:

@@ -41,8 +41,8 @@ def answer(kernels: GpuKernels, operation: int, given: Call) -> None:
     elif operation == HESSIAN_PRODUCT and family.product is not None:
         written = np.empty_like(scores.numpy())
         status = np.zeros(len(scores), dtype=np.int8)
-        arrays = (scores.numpy(), lengths.numpy(), *options, call.along.numpy(), written, status)
-        family.product(0, len(scores), *arrays)
+        batch = scores.numpy(), lengths.numpy(), tuple(options)
+        family.product(0, len(scores), batch, call.along.numpy(), written, status)
         call.result.copy_(torch.from_numpy(written))
         return
     else:

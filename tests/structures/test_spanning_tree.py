@@ -88,7 +88,7 @@ def test_samples_have_the_marginals(single_root: bool, scale: float) -> None:
     structure = SpanningTree(single_root)
     torch.manual_seed(4)
     scores = torch.randn(2, 5, 5, dtype=torch.float64) * scale
-    # A pair that prefers each other keeps Wilson's walks from ending.
+    # A pair that prefers each other.
     scores[1, 1, 2] = scores[1, 2, 1] = 60.0
     lengths = torch.tensor([4, 3])
     samples = structure.sample(scores, lengths, 4000, torch.Generator().manual_seed(0))
@@ -99,6 +99,50 @@ def test_samples_have_the_marginals(single_root: bool, scale: float) -> None:
     assert all(tuple(s[0].flatten().tolist()) in allowed for s in samples[:200])
     again = structure.sample(scores, lengths, 4000, torch.Generator().manual_seed(0))
     assert torch.equal(samples, again)
+
+
+@pytest.mark.parametrize("single_root", [False, True])
+@pytest.mark.parametrize("kind", ["normal", "ties", "pair", "forbidden", "underflow"])
+def test_samples_have_the_distribution_of_trees(single_root: bool, kind: str) -> None:
+    structure, draws = SpanningTree(single_root), 20_000
+    torch.manual_seed(5)
+    for n in (1, 2, 3, 4):
+        scores = torch.randn(1, n + 1, n + 1, dtype=torch.float64)
+        if kind == "ties":
+            scores = scores.round()
+        if kind == "pair" and n > 1:
+            scores[0, 1, 2] = scores[0, 2, 1] = 30.0
+        if kind == "forbidden" and n > 2:
+            scores[0, 1, 2] = scores[0, 0, n] = -torch.inf
+        if kind == "underflow" and n > 2:
+            # All but one token prefer a circle, by more than float64 can tell.
+            scores[0, :, 1:n] -= 2000.0
+            for token in range(1, n):
+                scores[0, token % (n - 1) + 1, token] += 2000.0
+        lengths = torch.tensor([n])
+        samples = structure.sample(scores, lengths, draws, torch.Generator().manual_seed(n))
+        trees = trees_of((single_root, "any", None), n)
+        weights = (trees * scores[0].clamp_min(-1e9)).sum((1, 2))
+        expected = torch.softmax(weights, 0)
+        same = (samples[:, 0].to(trees)[:, None] == trees[None]).all(-1).all(-1)
+        assert same.any(1).all()
+        shares = same.double().mean(0)
+        # Five standard errors, for at most 125 trees.
+        error = (expected * (1 - expected) / draws).sqrt()
+        assert ((shares - expected).abs() <= 5 * error + 1e-4).all()
+
+
+def test_samples_of_long_texts_whose_tokens_prefer_each_other() -> None:
+    # Three words repeat, and each prefers one of the others by far: most choices are no tree.
+    scores = torch.zeros(1, 91, 91, dtype=torch.float64)
+    word = torch.arange(91) % 3
+    scores[0, (word[:, None] + 1) % 3 == word] = 25.0
+    scores[0, 0] = -25.0
+    lengths = torch.tensor([90])
+    samples = SpanningTree().sample(scores, lengths, 400, torch.Generator().manual_seed(0))
+    difference = samples.mean(0) - SpanningTree().marginals(scores, lengths)
+    # Five standard errors of a share over 400 draws are at most 0.125.
+    assert difference.abs().max() < 0.125
 
 
 def test_samples_are_refused_where_some_token_cannot_be_reached() -> None:
@@ -312,9 +356,9 @@ def test_pairs_that_prefer_each_other_need_no_logarithms(
         what = int(family is matrix_tree.sum_by_escapes)
         status, value = np.zeros(1, dtype=np.int8), np.zeros(1)
         family(
-            *(0, 1, np.zeros(1, dtype=np.int64), scores[None], lengths.numpy(), 0, -1),
-            *(int(single_root), scores[None], what, value, np.zeros((1, n + 1, n + 1))),
-            *(np.zeros((1, 0)), status),
+            *(0, 1, np.zeros(1, dtype=np.int64)),
+            *((scores[None], lengths.numpy(), (0, -1, int(single_root))), scores[None], what),
+            (value, np.zeros((1, n + 1, n + 1)), np.zeros((1, 0)), status),
         )
         assert status[0] == FEASIBLE
         total = structure.log_partition(given.detach(), lengths)
@@ -351,8 +395,9 @@ def test_cycles_within_cycles_that_are_hardly_ever_left(single_root: bool) -> No
     for what, result in ((1, marginals), (2, product_)):
         expected = np.empty_like(scores)
         matrix_tree.sum_by_logarithms(
-            *(0, size, np.arange(size), scores, lengths.numpy(), 0, -1, int(single_root)),
-            *(along, what, found, expected, np.empty((size, 0)), status),
+            *(0, size, np.arange(size)),
+            *((scores, lengths.numpy(), (0, -1, int(single_root))), along, what),
+            (found, expected, np.empty((size, 0)), status),
         )
         np.testing.assert_allclose(result.detach().numpy(), expected, rtol=0.0, atol=1e-9)
         np.testing.assert_allclose(log_partition.detach().numpy(), found, rtol=0.0, atol=1e-9)
@@ -370,13 +415,13 @@ def test_products_by_escapes_and_by_elimination_agree(
         along = generator.normal(size=scores.shape).astype(dtype)
         status = np.full(size, UNSOLVED, np.int8)
         first, second = np.zeros_like(scores), np.zeros_like(scores)
-        options = np.arange(size), scores, np.full(size, n), 0, -1, single_root, along, 2
-        outputs = np.empty(size), first, np.empty((size, 0)), status
-        matrix_tree.sum_by_escapes(0, size, *options, *outputs)
+        batch = (scores, np.full(size, n), (0, -1, single_root))
+        given = 0, size, np.arange(size), batch, along, 2
+        nothing = np.empty((size, 0))
+        matrix_tree.sum_by_escapes(*given, (np.empty(size), first, nothing, status))
         solved = status == FEASIBLE
         assert solved.mean() > (0.3 if scale < 30 else 0.1)
-        outputs = np.empty(size), second, np.empty((size, 0)), status
-        matrix_tree.sum_over_trees(0, size, *options, *outputs)
+        matrix_tree.sum_over_trees(*given, (np.empty(size), second, nothing, status))
         solved &= status == FEASIBLE
         tolerance = 1e-7 if dtype == np.float32 else 4e-12
         np.testing.assert_allclose(
@@ -391,14 +436,12 @@ def test_nothing_is_worked_out_twice_where_trained_scorers_are(
 ) -> None:
     torch.manual_seed(0)
     scores = (torch.randn(32, 51, 51) * scale).numpy()
-    items, lengths = np.arange(32), np.full(32, 50)
+    batch = (scores, np.full(32, 50), (0, -1, single_root))
     kept = torch.empty(32, matrix_tree.kept_size(50), dtype=torch.float64).numpy()
     status = np.full(32, UNSOLVED, np.int8)
-    outputs = np.empty(32), np.empty_like(scores), kept, status
+    results = (np.empty(32), np.empty_like(scores), kept, status)
     nothing = np.empty((0, 0, 0), np.float32)
-    matrix_tree.sum_by_escapes(
-        0, 32, items, scores, lengths, 0, -1, single_root, nothing, 1, *outputs
-    )
+    matrix_tree.sum_by_escapes(0, 32, np.arange(32), batch, nothing, 1, results)
     assert (status == FEASIBLE).all()
     # The saved arrays serve the gradient.
     assert (kept[:, 0] == ESCAPES).mean() > 0.9

@@ -251,16 +251,16 @@ def read_costs(scores, rows, columns, result):
 
 
 @kernel
-def best_assignments(start, stop, scores, lengths, unaligned, best, status):
+def best_assignments(start, stop, batch, best, status):
     """Write the best one-to-one alignments of items ``start`` to ``stop``.
 
     Args:
-        scores: ``(B, N, M)``, float32 or float64.
-        lengths: ``(B, 2)`` int64.
-        unaligned: see :func:`assign`.
+        batch: scores are ``(B, N, M)``, lengths ``(B, 2)``. The option is ``unaligned``, see
+            :func:`assign`.
         best: like ``scores``, zeros; written: 1 in the cells of the alignment.
         status: ``(B,)`` int8; written if an item is not feasible or not finite.
     """
+    scores, lengths, (unaligned,) = batch
     longest = 1
     for b in range(start, stop):
         longest = max(longest, lengths[b, 0], lengths[b, 1])
@@ -303,7 +303,8 @@ def best_alignments(scores: Tensor, lengths: Tensor, unaligned: bool, name: str)
     sizes = gpu_transfers.fetch(lengths).contiguous().numpy()
     best = np.zeros_like(matrix)
     status = np.zeros(len(matrix), dtype=np.int8)
-    spread(best_assignments, assignment_costs(sizes), (matrix, sizes, unaligned, best, status))
+    batch = (matrix, sizes, (unaligned,))
+    spread(best_assignments, assignment_costs(sizes), (batch, best, status))
     if (status == NOT_FINITE).any():
         raise InvalidScores(not_finite_message(name, np.flatnonzero(status == NOT_FINITE).tolist()))
     if status.any():

@@ -9,6 +9,7 @@ column has been passed since the last match, may still pass rows.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,31 @@ from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
 WARPING, MATCHING = 0, 1
+
+
+class Grid(NamedTuple):
+    """Workspaces of the largest item; of smaller ones, the first rows and columns are used.
+
+    Attributes:
+        s: (rows, columns), the scores of the cells.
+        sums: (2, rows + 2, columns + 2), log-sums over the ways to a point of the grid, in either
+            state. Warping only uses the first state, with the log-sums over paths up to and
+            including cell (i − 1, j − 1).
+        shares: (5, rows + 2, columns + 2), the probabilities of the steps to a point, given the
+            point. Into the first state: past a row, past a column or by a match from the first
+            state, and diagonally or by a match from the second. Into the second state, past a
+            column: from the first, and from the second.
+        flow: like sums, the probability of each point and state.
+        ds, dsums, dflow: tangents, for a Hessian product only.
+    """
+
+    s: np.ndarray
+    sums: np.ndarray
+    shares: np.ndarray
+    flow: np.ndarray
+    ds: np.ndarray
+    dsums: np.ndarray
+    dflow: np.ndarray
 
 
 @kernel
@@ -69,19 +95,10 @@ def _sum(a, b, c):
 
 
 @kernel
-def _forward(s, ds, rows, columns, moves, operation, sums, dsums, shares):
-    """Run the forward pass, and return log Z.
-
-    Args:
-        sums: (2, rows + 1, columns + 1), written: log-sums over the ways to a point of the grid, in
-            either state. Warping only uses the first state, with the log-sums over paths up to and
-            including cell (i − 1, j − 1).
-        dsums: their tangents, written for a Hessian product only.
-        shares: (5, rows + 1, columns + 1), written: the probabilities of the steps to a point,
-            given the point. Into the first state: past a row, past a column or by a match from the
-            first state, and diagonally or by a match from the second. Into the second state, past a
-            column: from the first, and from the second.
-    """
+def _forward(grid, rows, columns, moves, operation):
+    """Run the forward pass, and return log Z."""
+    s, sums, shares = grid.s, grid.sums, grid.shares
+    ds, dsums = grid.ds, grid.dsums
     sums[:, : rows + 1, : columns + 1] = -np.inf
     slopes = operation == HESSIAN_PRODUCT
     if slopes:
@@ -131,16 +148,15 @@ def _forward(s, ds, rows, columns, moves, operation, sums, dsums, shares):
 
 
 @kernel
-def _backward(s, ds, rows, columns, moves, operation, sums, dsums, shares, flow, dflow, result):
+def _backward(grid, rows, columns, moves, operation, result):
     """Write the marginals, or their tangents.
 
     From the last point to the first, each point divides its probability among its predecessors.
     Probabilities thus sum to 1 for scores of any magnitude. Products of forward and backward sums
     would not.
-
-    Args:
-        flow, dflow: workspaces like sums: the probability of each point and state, and its tangent.
     """
+    sums, shares, flow = grid.sums, grid.shares, grid.flow
+    ds, dsums, dflow = grid.ds, grid.dsums, grid.dflow
     slopes = operation == HESSIAN_PRODUCT
     flow[:, : rows + 1, : columns + 1] = 0.0
     first, dfirst = sums[0], dsums[0]
@@ -225,57 +241,49 @@ def longest_sizes(start, stop, lengths):
 
 
 @kernel
-def sum_over_alignments(
-    start,
-    stop,
-    scores,
-    lengths,
-    moves,
-    window,
-    along,
-    operation,
-    log_partition,
-    result,
-    kept,
-    status,
-):
+def _grid(rows, columns):
+    cells, points = (rows, columns), (2, rows + 2, columns + 2)
+    return Grid(
+        *(np.empty(cells), np.empty(points), np.empty((5, *points[1:])), np.empty(points)),
+        *(np.zeros(cells), np.empty(points), np.empty(points)),
+    )
+
+
+@kernel
+def sum_over_alignments(start, stop, batch, along, operation, results):
     """Compute the sums over alignments as ``Family.total`` of kernels.autograd.families.
 
     Scores are ``(B, N, M)``, lengths ``(B, 2)``.
     """
-    most_rows, most_columns = longest_sizes(start, stop, lengths)
-    s, ds = np.empty((most_rows, most_columns)), np.zeros((most_rows, most_columns))
-    shape = (2, most_rows + 2, most_columns + 2)
-    sums, dsums, flow, dflow = np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape)
-    shares = np.empty((5, *shape[1:]))
+    scores, lengths, (moves, window) = batch
+    log_partition, result, _, status = results
+    grid = _grid(*longest_sizes(start, stop, lengths))
     for b in range(start, stop):
         rows, columns = lengths[b, 0], lengths[b, 1]
         log_partition[b] = 0.0
         if operation != LOG_PARTITION:
             result[b] = 0.0
-        status[b] = read_cells(scores[b], rows, columns, window, s)
+        status[b] = read_cells(scores[b], rows, columns, window, grid.s)
         if status[b] != FEASIBLE or rows == 0 or columns == 0:
             continue
         if operation == HESSIAN_PRODUCT:
-            read_changes(along[b], s, rows, columns, ds)
-        total = _forward(s, ds, rows, columns, moves, operation, sums, dsums, shares)
+            read_changes(along[b], grid.s, rows, columns, grid.ds)
+        total = _forward(grid, rows, columns, moves, operation)
         if total == -np.inf:
             status[b] = INFEASIBLE
             continue
         log_partition[b] = total
         if operation != LOG_PARTITION:
-            _backward(
-                *(s, ds, rows, columns, moves, operation, sums, dsums, shares, flow, dflow),
-                result[b],
-            )
+            _backward(grid, rows, columns, moves, operation, result[b])
 
 
 @kernel
-def best_alignments(start, stop, scores, lengths, moves, window, best, status):
+def best_alignments(start, stop, batch, best, status):
     """Write 0/1 for each cell of the best alignment.
 
     Ties go to a match or diagonal step, then to a row.
     """
+    scores, lengths, (moves, window) = batch
     most_rows, most_columns = longest_sizes(start, stop, lengths)
     s = np.empty((most_rows, most_columns))
     top = np.empty((most_rows + 1, most_columns + 1))
@@ -352,12 +360,11 @@ def _pick(weights, count, state):
 
 
 @kernel
-def sample_alignments(start, stop, scores, lengths, moves, window, seeds, samples, status):
+def sample_alignments(start, stop, batch, seeds, samples, status):
     """Draw exact samples ``(K, B, N, M)``, 0/1, from the last cell back."""
-    most_rows, most_columns = longest_sizes(start, stop, lengths)
-    s, ds = np.empty((most_rows, most_columns)), np.zeros((most_rows, most_columns))
-    shape = (2, most_rows + 2, most_columns + 2)
-    sums, nothing, shares = np.empty(shape), np.empty((2, 0, 0)), np.empty((5, *shape[1:]))
+    scores, lengths, (moves, window) = batch
+    grid = _grid(*longest_sizes(start, stop, lengths))
+    s, sums = grid.s, grid.sums
     state, weights = np.empty(1, dtype=np.uint64), np.empty(3)
     for b in range(start, stop):
         rows, columns = lengths[b, 0], lengths[b, 1]
@@ -365,7 +372,7 @@ def sample_alignments(start, stop, scores, lengths, moves, window, seeds, sample
         status[b] = read_cells(scores[b], rows, columns, window, s)
         if status[b] != FEASIBLE or rows == 0 or columns == 0:
             continue
-        total = _forward(s, ds, rows, columns, moves, LOG_PARTITION, sums, nothing, shares)
+        total = _forward(grid, rows, columns, moves, LOG_PARTITION)
         if total == -np.inf:
             status[b] = INFEASIBLE
             continue

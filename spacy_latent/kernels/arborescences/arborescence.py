@@ -221,16 +221,15 @@ def _copy_arcs(scores, n, direction, max_arc_length, result):
 
 
 @kernel
-def best_arborescences(
-    start, stop, scores, lengths, direction, max_arc_length, single_root, heads, status
-):
+def best_arborescences(start, stop, batch, heads, status):
     """Write the best trees of the items start .. stop−1.
 
     Args:
-        scores: ``(B, N+1, N+1)`` float32 or float64; only allowed arcs of real tokens are read.
+        batch: scores are ``(B, N+1, N+1)``; only allowed arcs of real tokens are read.
         heads: ``(B, N+1)`` int32, written up to each length; −1 elsewhere.
         status: ``(B,)`` int8, see kernels.core.status.
     """
+    scores, lengths, (direction, max_arc_length, single_root) = batch
     longest = 0
     for b in range(start, stop):
         longest = max(longest, lengths[b])

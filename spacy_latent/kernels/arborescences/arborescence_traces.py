@@ -30,18 +30,20 @@ from spacy_latent.kernels.simd.arc_scores import read_arc_scores
 
 
 @kernel
-def _choose_entering(incoming, lowest, n, row, row_of, following, slopes, state, chosen):
+def _choose_entering(incoming, lowest, n, row, nodes, slopes, state, chosen):
     """Draw an arc that enters the node of ``row``.
 
     Args:
         incoming: scores, [modifier, head].
         lowest: the first node that may be a head.
+        nodes: the row of each token, and the next token in its row, −1 after the last.
         slopes: [head, modifier]; the gradient of the log-probability is added.
         chosen: (2,), written: head and modifier.
 
     Returns:
         The log-probability, or 1 if no arc enters.
     """
+    row_of, following = nodes
     top = -np.inf
     token = row
     while token != -1:
@@ -161,20 +163,7 @@ def _choose_root(column, n, slopes, state, chosen):
 
 
 @kernel
-def sample_traces(
-    start,
-    stop,
-    scores,
-    lengths,
-    direction,
-    max_arc_length,
-    single_root,
-    seeds,
-    samples,
-    log_probs,
-    slopes,
-    status,
-):
+def sample_traces(start, stop, batch, seeds, samples, log_probs, slopes, status):
     """Draw trees of the items start .. stop−1, and compute the log-probabilities of their traces.
 
     With a single root, its child is drawn first, among the tokens that reach all others. The
@@ -183,13 +172,14 @@ def sample_traces(
     draws the distribution of trees is the same.
 
     Args:
-        scores: ``(B, N+1, N+1)`` float64; only allowed arcs of real tokens are read.
+        batch: scores are ``(B, N+1, N+1)`` float64; only allowed arcs of real tokens are read.
         seeds: ``(B,)`` uint64, not zero.
         samples: ``(K, B, N+1)`` int32 heads, −1 for the root and padding.
         log_probs: ``(K, B)`` float64, log-probabilities of the traces.
         slopes: ``(K, B, N+1, N+1)`` float64, zeros; written: the gradients of log_probs.
         status: ``(B,)`` int8.
     """
+    scores, lengths, (direction, max_arc_length, single_root) = batch
     for b in range(start, stop):
         n = lengths[b]
         size = n + 1
@@ -249,7 +239,7 @@ def sample_traces(
                 while True:
                     top = path[depth]
                     found = _choose_entering(
-                        incoming, lowest, n, top, row_of, following, slope, draws, chosen
+                        incoming, lowest, n, top, (row_of, following), slope, draws, chosen
                     )
                     if found > 0.0:
                         status[b] = INFEASIBLE
@@ -330,7 +320,7 @@ def traces(
     slopes = np.zeros((num_samples, *array.shape))
     status = np.zeros(len(array), dtype=np.int8)
     costs = 1_000 + num_samples * (500 + 40.0 * sizes.astype(np.float64) ** 2)
-    arguments = (array, sizes, *options, seeds, heads, log_probs, slopes, status)
-    spread(sample_traces, costs, arguments)
+    batch = (array, sizes, tuple(options))
+    spread(sample_traces, costs, (batch, seeds, heads, log_probs, slopes, status))
     check(name, status)
     return torch.from_numpy(heads), torch.from_numpy(log_probs), torch.from_numpy(slopes)

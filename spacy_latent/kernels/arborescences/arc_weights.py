@@ -68,10 +68,11 @@ def column_weights(typingctx, scores, j, rows, columns, weights, tops, best):
 
 
 @kernel
-def read_weights(scores, n, direction, max_arc_length, matrix, weights, begin, top, best):
+def read_weights(scores, n, options, matrix, weights, begin, top, best):
     """Write the scores and the weights of one sentence.
 
     Args:
+        options: direction, longest arc, whether the root is single.
         matrix: ``(n+1, ...)``, [head, modifier], written: the scores.
         weights: [head, modifier], written: exp(score − top of its modifier), for modifiers from
             ``begin`` on. Rows after n are 0.
@@ -80,6 +81,7 @@ def read_weights(scores, n, direction, max_arc_length, matrix, weights, begin, t
     Returns:
         The status, and the sum of top over the tokens.
     """
+    direction, max_arc_length, _ = options
     status = read_arc_scores(scores, n, direction, max_arc_length, matrix)
     if status != FEASIBLE:
         return status, 0.0

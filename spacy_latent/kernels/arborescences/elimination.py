@@ -271,7 +271,7 @@ def root_child(scores, n, heads, integers, floats):
 
 
 @kernel
-def _swap(a, i, j, n):
+def swap(a, i, j, n):
     """Exchange nodes i and j of ``a`` ``(n+1, ...)``."""
     for k in range(n + 1):
         a[i, k], a[j, k] = a[j, k], a[i, k]
@@ -309,26 +309,14 @@ def _write_products(weights, g, dg, along, n, out):
 
 
 @kernel
-def sum_over_trees(
-    start,
-    stop,
-    items,
-    scores,
-    lengths,
-    direction,
-    max_arc_length,
-    single_root,
-    along,
-    operation,
-    log_partition,
-    result,
-    kept,
-    status,
-):
+def sum_over_trees(start, stop, items, batch, along, operation, results):
     """Compute sums over trees by elimination, as ``Family.total`` of kernels.autograd.families.
 
     Scores are ``(B, N+1, N+1)``, [head, modifier]. No values are saved for later calls.
     """
+    scores, lengths, options = batch
+    single_root = options[2]
+    log_partition, result, _, status = results
     longest = 0
     for b in items[start:stop]:
         longest = max(longest, lengths[b])
@@ -351,7 +339,7 @@ def sum_over_trees(
         weights = matrices[: shape[0] * shape[1]].reshape(shape)
         matrix = matrices[area : area + size * shape[1]].reshape((size, shape[1]))
         status[b], offset = read_weights(
-            *(scores[b], n, direction, max_arc_length, matrix, weights, 0, rows[0], rows[1])
+            scores[b], n, options, matrix, weights, 0, rows[0], rows[1]
         )
         # With a single root, the token eliminated last must be a possible child of the root.
         child = 1
@@ -362,8 +350,8 @@ def sum_over_trees(
         if status[b] != FEASIBLE:
             continue
         if child != 1:
-            _swap(weights, 1, child, n)
-            _swap(matrix, 1, child, n)
+            swap(weights, 1, child, n)
+            swap(matrix, 1, child, n)
         value = np.nan
         for smallest_chance in (SMALLEST_CHANCE, 0.0):
             copy(weights, own.weights, *shape)
@@ -388,11 +376,11 @@ def sum_over_trees(
             swapped = along_workspace[: size * size].reshape((size, size))
             copy(along[b], swapped, size, size)
             if child != 1:
-                _swap(swapped, 1, child, n)
+                swap(swapped, 1, child, n)
             tangents = _workspace(d_squares, pivots[1], n)
             _tangents_of_weights(weights, swapped, n, tangents.weights)
             _tangent(own, tangents, n, first_node, rows[0], rows[1])
             _tangent_of_adjoint(own, tangents, n, first_node, rows)
             _write_products(weights, own.gradient, tangents.gradient, swapped, n, result[b])
         if child != 1 and operation != LOG_PARTITION:
-            _swap(result[b], 1, child, n)
+            swap(result[b], 1, child, n)

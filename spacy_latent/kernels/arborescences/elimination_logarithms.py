@@ -32,7 +32,7 @@ def _log_add(a, da, b, db):
 
 
 @kernel
-def _eliminate(w, dw, n, first_node):
+def eliminate_logarithms(w, dw, n, first_node):
     """Eliminate the tokens n .. 1 from the log-weights, in place.
 
     Returns:
@@ -104,23 +104,10 @@ def _adjoint(w, dw, n, first_node, g, dg):
 
 
 @kernel
-def sum_by_logarithms(
-    start,
-    stop,
-    items,
-    scores,
-    lengths,
-    direction,
-    max_arc_length,
-    single_root,
-    along,
-    operation,
-    log_partition,
-    result,
-    kept,
-    status,
-):
+def sum_by_logarithms(start, stop, items, batch, along, operation, results):
     """Compute the sums like ``sum_over_trees``, on logarithms, for items it leaves UNSOLVED."""
+    scores, lengths, (direction, max_arc_length, single_root) = batch
+    log_partition, result, _, status = results
     first_node = 1 if single_root else 0
     for b in items[start:stop]:
         n = lengths[b]
@@ -158,7 +145,7 @@ def sum_by_logarithms(
                     dw[m, h] = along[b, order[h], order[m]]
             w[m, m] = -np.inf
         arcs = w.copy()
-        log_partition[b] = _eliminate(w, dw, n, first_node) + offset
+        log_partition[b] = eliminate_logarithms(w, dw, n, first_node) + offset
         if operation != LOG_PARTITION:
             _adjoint(w, dw, n, first_node, g, dg)
             for m in range(1, size):

@@ -235,27 +235,15 @@ def _hessian_product(walk, n, single_root, along, workspace, out):
 
 
 @kernel
-def sum_by_escapes(
-    start,
-    stop,
-    items,
-    scores,
-    lengths,
-    direction,
-    max_arc_length,
-    single_root,
-    along,
-    operation,
-    log_partition,
-    result,
-    kept,
-    status,
-):
+def sum_by_escapes(start, stop, items, batch, along, operation, results):
     """Compute sums with marginals or Hessian products, as ``Family.before_total``.
 
     Items whose weights are too small get the status UNSOLVED, and so do Hessian products that would
     lose too many digits.
     """
+    scores, lengths, options = batch
+    single_root = options[2]
+    log_partition, result, kept, status = results
     longest = 0
     for b in items[start:stop]:
         longest = max(longest, lengths[b])
@@ -286,7 +274,7 @@ def sum_by_escapes(
             own[begin : begin + size],
         )
         status[b], offset = read_weights(
-            *(scores[b], n, direction, max_arc_length, matrix, walk.weights, 1, rows[3], rows[4])
+            scores[b], n, options, matrix, walk.weights, 1, rows[3], rows[4]
         )
         if status[b] != FEASIBLE:
             continue

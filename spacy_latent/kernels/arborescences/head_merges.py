@@ -6,6 +6,7 @@ Subtrees that occur in several trees over the same tokens are stored once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,9 +20,27 @@ from spacy_latent.kernels.arborescences.heads import (
 from spacy_latent.kernels.core.compilation import kernel
 
 
+class Found(NamedTuple):
+    """Merges in the order in which they are found; ``first`` is the row of the first one.
+
+    Attributes:
+        lefts, rights: the rows of the two states.
+        arcs: see :class:`Merges`.
+        latest: the last merge with each row on its left, −1 if there is none.
+        following: the merge before with the same row on its left, −1 if there is none.
+    """
+
+    lefts: np.ndarray
+    rights: np.ndarray
+    arcs: np.ndarray
+    latest: np.ndarray
+    following: np.ndarray
+
+
 @kernel
-def _find(left, right, share, first, lefts, rights, latest, following, count):
+def _find(found, count, first, left, right, share):
     """Return the row of an equal merge, or ``first + count`` for a new one."""
+    lefts, rights, latest, following = found.lefts, found.rights, found.latest, found.following
     row = latest[left] if share else -1
     while row >= 0 and rights[row - first] != right:
         row = following[row - first]
@@ -34,7 +53,7 @@ def _find(left, right, share, first, lefts, rights, latest, following, count):
 
 
 @kernel
-def _merge(z, lengths, item, width, first, share, lefts, rights, arcs, latest, following, result):
+def _merge(z, lengths, item, width, first, share, found, result):
     """Write the merges of all trees.
 
     Returns:
@@ -66,19 +85,10 @@ def _merge(z, lengths, item, width, first, share, lefts, rights, arcs, latest, f
                 right = index < high - middle
                 child = modifiers[middle + index if right else low + high - low - 1 - index]
                 one, other = (token, child) if right else (child, token)
-                row = _find(
-                    state[one],
-                    state[other],
-                    share,
-                    first,
-                    lefts,
-                    rights,
-                    latest,
-                    following,
-                    count,
-                )
+                row = _find(found, count, first, state[one], state[other], share)
                 if row == first + count:
-                    arcs[count, 0], arcs[count, 1], arcs[count, 2] = s, token, child
+                    arcs = found.arcs[count]
+                    arcs[0], arcs[1], arcs[2] = s, token, child
                     count += 1
                 state[token] = row
         result[s] = state[1:]
@@ -124,9 +134,8 @@ def merge_heads(
     lefts, rights, following = (np.empty(most, dtype=np.int64) for _ in range(3))
     arcs, latest = np.empty((most, 3), dtype=np.int64), np.full(first + most, -1)
     result = np.empty((len(z), width), dtype=np.int64)
-    count = _merge(
-        z, lengths, item, width, first, share, lefts, rights, arcs, latest, following, result
-    )
+    found = Found(lefts, rights, arcs, latest, following)
+    count = _merge(z, lengths, item, width, first, share, found, result)
     if count < 0:
         return None
     lefts, rights = lefts[:count], rights[:count]

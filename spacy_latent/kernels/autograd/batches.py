@@ -29,7 +29,8 @@ def find_best(family: Family, scores: Tensor, lengths: Tensor, options: Sequence
         array, sizes = read(scores, lengths)
         result = np.empty(shape, dtype=np.int32)
         status = np.zeros(len(array), dtype=np.int8)
-        spread(family.best, family.best_cost(sizes), (array, sizes, *options, result, status))
+        batch = array, sizes, tuple(options)
+        spread(family.best, family.best_cost(sizes), (batch, result, status))
         return Found(torch.from_numpy(result), None, status)
 
     found = dispatch.best(family.device, scores, lengths, options, shape, on_cpu)
@@ -104,15 +105,16 @@ def _total_on_cpu(
     )
     status = np.full(len(array), UNSOLVED if family.fallback else FEASIBLE, dtype=np.int8)
     costs = family.total_cost(sizes) * (1 + operation)
-    arguments = (array, sizes, *options, along, operation, log_partition, result, kept, status)
+    given = (array, sizes, tuple(options)), along, operation
+    results = log_partition, result, kept, status
     size = family.group(scores.shape)
     if family.lanes is not None and size > 1:
         groups = _groups(sizes, size)
         # The cost of a group's longest item, since shorter items in the group take as long.
-        spread(family.lanes, costs[groups[:, 0]] * COST, (groups, *arguments))
-        arguments = (*arguments[:-2], np.empty((0, 0)), status)
+        spread(family.lanes, costs[groups[:, 0]] * COST, (groups, *given, results))
+        results = log_partition, result, np.empty((0, 0)), status
     if family.fallback is None:
-        spread(family.total, costs, arguments)
+        spread(family.total, costs, (*given, results))
     else:
         stages = [family.total, family.fallback]
         if family.before_total is not None and family.before_total_for(operation, options):
@@ -122,7 +124,7 @@ def _total_on_cpu(
                 break
             items = np.flatnonzero(status == UNSOLVED)
             if len(items):
-                spread(kernel, costs[items], (items, *arguments))
+                spread(kernel, costs[items], (items, *given, results))
     own = in_precision_of(result, scores), in_precision_of(log_partition, scores)
     return Found(*own, status)
 

@@ -34,9 +34,13 @@ class Family:
     """The kernels of a family of structures, and their cost.
 
     Each kernel solves the items start .. stop−1. It is compiled with ``nogil`` and reads no
-    padding. Its arguments are scores ``(B, *parts)``, float32 or float64 and contiguous, int64
-    lengths, and the family's options as integers. It sets ``status`` ``(B,)`` int8 as in
-    kernels.core.status.
+    padding. Its argument ``batch`` is the tuple (scores, lengths, options): scores ``(B, *parts)``,
+    float32 or float64 and contiguous, int64 lengths, and a tuple of the structure's settings as
+    integers. ``results`` is (log_partition, result, kept, status). The kernel sets ``status``
+    ``(B,)`` int8 as in kernels.core.status.
+
+    Both are plain tuples. With a NamedTuple, numba would take a microsecond longer to find the
+    types of a call's arguments.
 
     Order of a sum on the CPU: ``lanes``, ``before_total``, ``total``, ``fallback``. Each solves the
     items that the one before left UNSOLVED. Samples come from ``sample``, then from
@@ -48,24 +52,24 @@ class Family:
 
     Attributes:
         name: the name of the structure, for messages.
-        best: (start, stop, scores, lengths, *options, best, status); writes the best structures.
-        total: (start, stop, scores, lengths, *options, along, operation, log_partition, result,
-            kept, status). LOG_PARTITION only writes log_partition ``(B,)``. MARGINALS also writes
-            the marginals to result. HESSIAN_PRODUCT writes the product of the Hessian of the
-            log-partition with ``along`` to result. All are float64, in the shape of the scores.
-            result is uninitialised at the call, and must be 0 for padding afterwards. kept is ``(B,
-            kept_size)``. If its width is not 0, MARGINALS may save values there that
-            HESSIAN_PRODUCT reads. It has the indexed form if there is a ``fallback``.
-        sample: (start, stop, scores, lengths, *options, seeds, samples, status); seeds ``(B,)``
-            uint64, not 0; samples ``(K, *shape of best)``.
+        best: (start, stop, batch, best, status); writes the best structures.
+        total: (start, stop, batch, along, operation, results). LOG_PARTITION only writes
+            log_partition ``(B,)``. MARGINALS also writes the marginals to result. HESSIAN_PRODUCT
+            writes the product of the Hessian of the log-partition with ``along`` to result. All are
+            float64, in the shape of the scores. result is uninitialised at the call, and must be 0
+            for padding afterwards. kept is ``(B, kept_size)``. If its width is not 0, MARGINALS may
+            save values there that HESSIAN_PRODUCT reads. The kernel has the indexed form if there
+            is a ``fallback``.
+        sample: (start, stop, batch, seeds, samples, status); seeds ``(B,)`` uint64, not 0; samples
+            ``(K, *shape of best)``.
         sample_unsolved: the indexed form of sample, for the items that sample leaves UNSOLVED.
         best_shape: maps the shape of the scores to the shape of ``best`` and of one sample, int32.
         best_cost, total_cost: estimated nanoseconds of each item, from the lengths.
         kept_size: maps the shape of the scores to the numbers per item that marginals save for
             their gradient. It may only use operations that torch supports for symbolic sizes.
-        product: (start, stop, marginals, lengths, *options, along, result, status). If given, it
-            writes the product of the Hessian with ``along`` from the marginals alone, and total is
-            never called for it.
+        product: (start, stop, batch, along, result, status), with marginals in place of the scores
+            of the batch. If given, it writes the product of the Hessian with ``along`` from the
+            marginals alone, and total is never called for it.
         same_dtype: whether along and result, also in product, have the dtype of the scores.
         fallback: like total, for the items that total leaves UNSOLVED. If given, both have the
             indexed form.

@@ -133,7 +133,8 @@ def _read_hessian_product(
             result = np.empty_like(array)
             status = np.zeros(len(array), dtype=np.int8)
             costs = family.total_cost(sizes)
-            spread(kernel, costs, (array, sizes, *options, along, result, status))
+            batch = array, sizes, tuple(options)
+            spread(kernel, costs, (batch, along, result, status))
             return Found(torch.from_numpy(result), None, status)
 
         operation = HESSIAN_PRODUCT
@@ -306,7 +307,7 @@ def _read_samples(
     samples = np.empty((num_samples, *family.best_shape(scores.shape)), dtype=np.int32)
     status = np.zeros(len(array), dtype=np.int8)
     costs = family.total_cost(sizes) * (1 + num_samples)
-    arguments = (array, sizes, *options, streams, samples, status)
+    arguments = ((array, sizes, tuple(options)), streams, samples, status)
     spread(family.sample, costs, arguments)
     items = np.flatnonzero(status == UNSOLVED)
     if family.sample_unsolved is not None and len(items):

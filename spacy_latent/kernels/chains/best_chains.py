@@ -78,8 +78,9 @@ def table_of(tags):
 
 
 @kernel
-def best_chains(start, stop, scores, lengths, tags, status):
+def best_chains(start, stop, batch, tags, status):
     """Write the best tags as ``Family.best``: tags ``(B, N)``, −1 for padding."""
+    scores, lengths, _ = batch
     longest, count = longest_of(start, stop, lengths), scores.shape[3]
     values = np.empty((longest, count + LANES))
     spare = np.zeros((count + LANES, count), dtype=scores.dtype)
@@ -183,13 +184,14 @@ def trace_k_best(places, origin, n, k, chosen):
 
 
 @kernel
-def k_best_chains(start, stop, scores, lengths, tags, totals, status):
+def k_best_chains(start, stop, batch, tags, totals, status):
     """Write the k best chains.
 
     Args:
         tags: ``(k, B, N)`` int32, −1 for padding and if there are fewer than k.
         totals: ``(k, B)`` float64, −inf if there are fewer than k.
     """
+    scores, lengths, _ = batch
     longest, count, k = longest_of(start, stop, lengths), scores.shape[3], len(tags)
     values = np.empty((2, count, k))
     origin = np.empty((longest, count, k), dtype=np.int64)
@@ -235,11 +237,12 @@ def k_best(
     """
     check_whole(f"{family.name}.top_k", error=InvalidScores, k=k)
     array, sizes = read(scores, lengths)
+    batch = (array, sizes, tuple(options))
     tags = np.empty((k, *family.best_shape(scores.shape)), dtype=np.int32)
     totals = np.empty((k, len(array)))
     status = np.zeros(len(array), dtype=np.int8)
     costs = family.best_cost(sizes) * (1 + 10 * k)
-    spread(kernel, costs, (array, sizes, *options, tags, totals, status))
+    spread(kernel, costs, (batch, tags, totals, status))
     check(family.name, status)
     made = [torch.from_numpy(tags), torch.from_numpy(totals)]
     tags_there, totals_there = gpu_transfers.send_together(made, scores.device)

@@ -52,10 +52,11 @@ _dot_one = fused_loop([("dot", 0, ((0, 1),))])
 
 
 @kernel
-def _best_transitions(start, stop, scores, lengths, z, status):
+def _best_transitions(start, stop, batch, z, status):
     """Write the best chains as 0/1 arrays like ``scores``."""
+    scores, lengths, _ = batch
     tags = np.empty(scores.shape[:2], dtype=np.int32)
-    best_chains(start, stop, scores, lengths, tags, status)
+    best_chains(start, stop, batch, tags, status)
     for b in range(start, stop):
         z[b] = 0.0
         previous = 0
@@ -77,7 +78,7 @@ def best_transitions(scores: Tensor, lengths: Tensor) -> Tensor:
         return (previous & (found.result[:, :, None, None] == tag)).to(scores.dtype)
     array, sizes = read(scores, lengths)
     z, status = np.empty_like(array), np.zeros(len(array), dtype=np.int8)
-    spread(_best_transitions, FAMILY.best_cost(sizes), (array, sizes, z, status))
+    spread(_best_transitions, FAMILY.best_cost(sizes), ((array, sizes, ()), z, status))
     check(FAMILY.name, status)
     return gpu_transfers.send(torch.from_numpy(z), scores.device)
 
@@ -210,10 +211,10 @@ def _backward(weights, n, forward, scales, backward, backward_over_z, write, res
 
 
 @kernel
-def sum_over_chains(
-    start, stop, scores, lengths, along, operation, log_partition, result, kept, status
-):
+def sum_over_chains(start, stop, batch, along, operation, results):
     """Compute the sums over chains as ``Family.total``, except HESSIAN_PRODUCT."""
+    scores, lengths, _ = batch
+    log_partition, result, _, status = results
     longest, tags = longest_of(start, stop, lengths), scores.shape[3]
     # The numbers after a row must be finite (see backward_step).
     weights = np.zeros(longest * tags * tags + LANES)[: longest * tags * tags]
@@ -328,12 +329,13 @@ def _expect_backward(marginals, along, n, tags, mean, total, rest, result):
 
 
 @kernel
-def product_with_hessian(start, stop, marginals, lengths, along, result, status):
+def product_with_hessian(start, stop, batch, along, result, status):
     """Compute the Hessian product as ``Family.product`` of kernels.autograd.families.
 
     Its entry for a part is the covariance of this part and the sum of ``along`` over the parts of a
     chain: the probability of the part, times the expected sum given the part less the expected sum.
     """
+    marginals, lengths, _ = batch
     longest, tags = longest_of(start, stop, lengths), marginals.shape[3]
     mean, rest = np.empty((longest, tags)), np.empty(tags)
     for b in range(start, stop):
@@ -349,11 +351,12 @@ def product_with_hessian(start, stop, marginals, lengths, along, result, status)
 
 
 @kernel
-def sample_chains(start, stop, scores, lengths, seeds, samples, status):
+def sample_chains(start, stop, batch, seeds, samples, status):
     """Draw samples as ``Family.sample``: forward filtering, backward sampling.
 
     Tags are ``(S, B, N)``, −1 for padding.
     """
+    scores, lengths, _ = batch
     longest, tags = longest_of(start, stop, lengths), scores.shape[3]
     forward, shifts = np.empty((longest, tags)), np.empty(longest)
     top, column = np.empty(tags), np.empty(tags)

@@ -100,12 +100,13 @@ def _best(item, n, longest, table, begin, end):
 
 
 @kernel
-def best_segments(start, stop, scores, lengths, longest, codes, status):
+def best_segments(start, stop, batch, codes, status):
     """Write the best segments as ``Family.best``.
 
     Args:
         codes: ``(B, N·L)``, written: the label of each segment, −1 if it is not chosen.
     """
+    scores, lengths, (longest,) = batch
     positions, labels = longest_of(start, stop, lengths) + 1, scores.shape[2]
     begin, end = np.empty((positions, labels + LANES)), np.empty((positions, labels))
     last, table = np.empty(labels), table_of(labels)
@@ -352,10 +353,10 @@ def _covers(marginals, n, longest):
 
 
 @kernel
-def sum_over_segments(
-    start, stop, scores, lengths, longest, along, operation, log_partition, result, kept, status
-):
+def sum_over_segments(start, stop, batch, along, operation, results):
     """Compute the sums over segments as ``Family.total`` of kernels.autograd.families."""
+    scores, lengths, (longest,) = batch
+    log_partition, result, _, status = results
     positions, labels = longest_of(start, stop, lengths) + 1, scores.shape[2]
     table, level, top = table_of(labels), np.empty(positions), np.empty(labels + LANES)
     begin, end = np.empty((positions, labels + LANES)), np.empty((positions, labels))
@@ -390,8 +391,9 @@ def sum_over_segments(
 
 
 @kernel
-def sample_segments(start, stop, scores, lengths, longest, seeds, samples, status):
+def sample_segments(start, stop, batch, seeds, samples, status):
     """Draw samples as ``Family.sample``: codes as in best_segments, ``(S, B, N·L)``."""
+    scores, lengths, (longest,) = batch
     positions, labels = longest_of(start, stop, lengths) + 1, scores.shape[2]
     table, level, top = table_of(labels), np.empty(positions), np.empty(labels + LANES)
     begin, end = np.empty((positions, labels + LANES)), np.empty((positions, labels))
@@ -432,8 +434,9 @@ def sample_segments(start, stop, scores, lengths, longest, seeds, samples, statu
 
 
 @kernel
-def k_best_segments(start, stop, scores, lengths, longest, codes, totals, status):
+def k_best_segments(start, stop, batch, codes, totals, status):
     """Write the k best like best_chains.k_best_chains, with codes as in best_segments."""
+    scores, lengths, (longest,) = batch
     positions, labels, count = longest_of(start, stop, lengths) + 1, scores.shape[2], len(codes)
     begin, end = np.empty((positions, labels, count)), np.empty((positions, labels, count))
     # Sources of the entries: length · k + rank, and previous label · k + rank.

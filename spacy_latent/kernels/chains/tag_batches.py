@@ -85,10 +85,9 @@ class BatchSums:
     def _do_again(self, b: int, item: np.ndarray) -> int:
         uses, status = np.empty((1, *item.shape)), np.zeros(1, dtype=np.int8)
         scores, along = np.ascontiguousarray(item[None], dtype=np.float64), np.empty((0, 0, 0))
-        sum_over_sequences(
-            0, 1, scores, self.lengths[b : b + 1], along, MARGINALS, self.log_partition[b : b + 1],
-            uses, np.empty((1, 0)), status,
-        )  # fmt: skip
+        batch = scores, self.lengths[b : b + 1], ()
+        results = self.log_partition[b : b + 1], uses, np.empty((1, 0)), status
+        sum_over_sequences(0, 1, batch, along, MARGINALS, results)
         if status[0] == FEASIBLE:
             self.again[b] = uses[0]
         elif status[0] == INFEASIBLE:

@@ -11,6 +11,7 @@ neighbours are not saved. The Hessian product computes them again, one position 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -42,6 +43,25 @@ from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION,
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE, UNSOLVED
 from spacy_latent.kernels.simd.exponential import exponential
 from spacy_latent.kernels.simd.vector import LANES, best_of_rows, scan
+
+
+class Passes(NamedTuple):
+    """Arrays that the forward and the backward pass over an item write, for the longest item.
+
+    Attributes:
+        weights, factors: (K, K) and (n, K), exponentials of transitions and emissions.
+        forward, share: (n, K). The marginal of the pair p, t at positions i − 1 and i is
+            forward[i − 1, p] · weights[p, t] · share[i, t].
+        gamma: (n, K), the marginals of tags.
+        rows: workspace (3, at least n + K).
+    """
+
+    weights: np.ndarray
+    factors: np.ndarray
+    forward: np.ndarray
+    share: np.ndarray
+    gamma: np.ndarray
+    rows: np.ndarray
 
 
 @kernel
@@ -81,12 +101,13 @@ def _copy(source, target):
 
 
 @kernel
-def best_sequences(start, stop, scores, lengths, tags, status):
+def best_sequences(start, stop, batch, tags, status):
     """Write the best tags as ``Family.best``: tags ``(B, N)``, −1 for padding.
 
     The first call of a process may wait for the compilation, so this kernel calls few others and
     has arrays of one shape.
     """
+    scores, lengths, _ = batch
     longest, count = tags.shape[1], scores.shape[2]
     values = np.empty((longest + 1, count + LANES))
     # Whole vectors are read past the last row of the transitions.
@@ -130,11 +151,12 @@ def best_sequences(start, stop, scores, lengths, tags, status):
 
 
 @kernel(fastmath=ANY_ORDER)
-def _forward(item, n, weights, factors, forward, rows):
-    """Run the forward pass with the arguments of :func:`_sweep`, and return what it returns.
+def _forward(item, n, passes):
+    """Run the forward pass, and return the result of :func:`_sweep`.
 
     In ``rows`` it leaves the scales of the sums and the weights of the last tag.
     """
+    weights, factors, forward, rows = passes.weights, passes.factors, passes.forward, passes.rows
     tags = len(weights)
     longest = len(item) - tags - 2
     scales, backward, row = rows[0], rows[1, :tags], rows[2, :tags]
@@ -174,22 +196,16 @@ def _forward(item, n, weights, factors, forward, rows):
 
 
 @kernel(fastmath=ANY_ORDER)
-def _sweep(item, n, weights, factors, forward, share, gamma, rows):
+def _sweep(item, n, passes):
     """Run the forward and the backward pass.
-
-    Args:
-        rows: workspace (3, at least n + K).
-        weights, factors: (K, K) and (n, K), written: exponentials of transitions and emissions.
-        forward, share: (n, K), written. The marginal of the pair p, t at positions i − 1 and i is
-            forward[i − 1, p] · weights[p, t] · share[i, t].
-        gamma: (n, K), written: the marginals of tags.
 
     Returns:
         Whether the sums are precise, and the log-partition.
     """
+    weights, factors, forward, share, gamma, rows = passes
     tags = len(weights)
     scales, backward = rows[0], rows[1, :tags]
-    precise, log_partition = _forward(item, n, weights, factors, forward, rows)
+    precise, log_partition = _forward(item, n, passes)
     if not precise:
         return False, 0.0
     share[:n] = 0.0
@@ -293,7 +309,8 @@ def _pairs(plain, weights, forward, share, pairs):
 
 
 @kernel(fastmath=ANY_ORDER)
-def _write_marginals(n, plain, weights, forward, share, gamma, pairs, result):
+def _write_marginals(n, plain, passes, pairs, result):
+    weights, forward, share, gamma = passes.weights, passes.forward, passes.share, passes.gamma
     emissions, transitions, first, final = _split(result)
     tags = len(first)
     for i in range(n):
@@ -311,12 +328,13 @@ def _write_marginals(n, plain, weights, forward, share, gamma, pairs, result):
 
 
 @kernel(fastmath=ANY_ORDER)
-def _write_product(n, plain, weights, forward, share, gamma, pairs, along, mean, result):
+def _write_product(n, plain, passes, pairs, along, mean, result):
     """Write the Hessian product (see kernels.chains.linear_chain.product_with_hessian).
 
     Args:
         mean: workspace (n, K), the expected sum of ``along`` up to a position, given its tag.
     """
+    weights, forward, share, gamma = passes.weights, passes.forward, passes.share, passes.gamma
     emissions, transitions, first, final = _split(result)
     of_emissions, of_transitions, of_first, of_final = _split(along)
     tags = len(first)
@@ -373,15 +391,15 @@ def _write_product(n, plain, weights, forward, share, gamma, pairs, along, mean,
 
 
 @kernel
-def sum_over_sequences(
-    start, stop, scores, lengths, along, operation, log_partition, result, kept, status
-):
+def sum_over_sequences(start, stop, batch, along, operation, results):
     """Compute the sums over sequences as ``Family.total`` of kernels.autograd.families."""
+    scores, lengths, _ = batch
+    log_partition, result, _, status = results
     longest, tags = longest_of(start, stop, lengths), scores.shape[2]
     weights, pairs = table_of(tags), np.empty((tags, tags))
     forward, share = np.empty((longest, tags + LANES)), np.empty((longest, tags + LANES))
     factors, gamma = np.empty((longest, tags)), np.empty((longest, tags))
-    rows = np.empty((3, longest + tags))
+    passes = Passes(weights, factors, forward, share, gamma, np.empty((3, longest + tags)))
     mean = np.empty((longest if operation == HESSIAN_PRODUCT else 0, tags))
     for b in range(start, stop):
         n = lengths[b]
@@ -392,7 +410,7 @@ def sum_over_sequences(
         status[b] = _status(item, n)
         if n == 0 or status[b] != FEASIBLE:
             continue
-        plain, total = _sweep(item, n, weights, factors, forward, share, gamma, rows)
+        plain, total = _sweep(item, n, passes)
         if not plain:
             total = _log_sweep(item, n, forward, share, gamma)
             _copy(_split(item)[1], weights)
@@ -400,16 +418,15 @@ def sum_over_sequences(
         if total == -np.inf:
             status[b] = INFEASIBLE
         elif operation == MARGINALS:
-            _write_marginals(n, plain, weights, forward, share, gamma, pairs, result[b])
+            _write_marginals(n, plain, passes, pairs, result[b])
         elif operation == HESSIAN_PRODUCT:
-            _write_product(
-                n, plain, weights, forward, share, gamma, pairs, along[b], mean, result[b]
-            )
+            _write_product(n, plain, passes, pairs, along[b], mean, result[b])
 
 
 @kernel
-def sample_sequences(start, stop, scores, lengths, seeds, samples, status):
+def sample_sequences(start, stop, batch, seeds, samples, status):
     """Draw samples as ``Family.sample``: tags ``(S, B, N)``, −1 for padding."""
+    scores, lengths, _ = batch
     tags = scores.shape[2]
     forward = np.empty((longest_of(start, stop, lengths), tags + LANES))
     top, column = np.empty(tags), np.empty(tags)
@@ -437,8 +454,9 @@ def sample_sequences(start, stop, scores, lengths, seeds, samples, status):
 
 
 @kernel
-def k_best_sequences(start, stop, scores, lengths, tags, totals, status):
+def k_best_sequences(start, stop, batch, tags, totals, status):
     """Write the k best sequences like kernels.chains.best_chains.k_best_chains."""
+    scores, lengths, _ = batch
     count, k = scores.shape[2], len(tags)
     values = np.empty((2, count, k))
     origin = np.empty((longest_of(start, stop, lengths), count, k), dtype=np.int64)
@@ -475,9 +493,7 @@ def k_best_sequences(start, stop, scores, lengths, tags, totals, status):
 
 
 @kernel
-def follow_sequences(
-    start, stop, scores, lengths, tags, pairs, marginals, steps, pair_steps, status
-):
+def follow_sequences(start, stop, batch, tags, pairs, followed, status):
     """Write the probability of each step along given sequences, and of given steps everywhere.
 
     Items whose sums are not precise get the status UNSOLVED, for :func:`follow_in_logarithms`. The
@@ -486,12 +502,13 @@ def follow_sequences(
     Args:
         tags: ``(B, N)`` int32, read up to each length.
         pairs: ``(2, P)`` int64, the first and the second tags of P steps.
-        marginals: ``(B, N, K)`` float64, written: the marginals of tags; 0 for padding.
-        steps: ``(B, N)`` float64, written: p(tag | previous tag), and p(tag) at the first position;
-            0 for padding and after an impossible tag.
-        pair_steps: ``(B, N, P)`` float64 of zeros, written after the first position: p(second tag |
-            first tag before it).
+        followed: written: the marginals of tags ``(B, N, K)``, 0 for padding. ``(B, N)``, p(tag |
+            previous tag), and p(tag) at the first position; 0 for padding and after an impossible
+            tag. ``(B, N, P)``, zeros, written after the first position: p(second tag | first tag
+            before it). All are float64.
     """
+    scores, lengths, _ = batch
+    marginals, steps, pair_steps = followed
     longest, count = tags.shape[1], scores.shape[2]
     # Whole vectors are read past the last row of the transitions.
     padded = np.empty((count + LANES, count))
@@ -509,7 +526,8 @@ def follow_sequences(
         if n == 0 or status[b] != FEASIBLE:
             continue
         gamma, path = marginals[b], tags[b]
-        plain, _ = _sweep(scores[b], n, weights, factors, forward, share, gamma, rows)
+        passes = Passes(weights, factors, forward, share, gamma, rows)
+        plain, _ = _sweep(scores[b], n, passes)
         if not plain:
             status[b] = UNSOLVED
             continue
@@ -528,10 +546,10 @@ def follow_sequences(
 
 
 @kernel
-def follow_in_logarithms(
-    start, stop, scores, lengths, tags, pairs, marginals, steps, pair_steps, status
-):
+def follow_in_logarithms(start, stop, batch, tags, pairs, followed, status):
     """Solve the items that :func:`follow_sequences` has left UNSOLVED, on logarithms."""
+    scores, lengths, _ = batch
+    marginals, steps, pair_steps = followed
     longest, count = longest_of(start, stop, lengths), scores.shape[2]
     forward, share = np.empty((longest, count + LANES)), np.empty((longest, count + LANES))
     for b in range(start, stop):

@@ -44,7 +44,7 @@ def _read(scores, n, values, places):
 
 
 @kernel
-def entmax_rows(start, stop, scores, lengths, alphas, result, status):
+def entmax_rows(start, stop, batch, alphas, result, status):
     """Write p[j] = max(0, (α − 1)·s[j] − τ)^(1/(α − 1)) with Σp = 1 (Peters et al. 2019).
 
     τ comes from Newton's method within a bracket that every step narrows. For α ≤ 2 the sum is
@@ -54,6 +54,7 @@ def entmax_rows(start, stop, scores, lengths, alphas, result, status):
         alphas: α > 1 of each row.
         result: like scores, written; 0 for padding.
     """
+    scores, lengths, _ = batch
     size = scores.shape[1]
     values, places = np.empty(size), np.empty(size, dtype=np.int64)
     for r in range(start, stop):
@@ -175,13 +176,14 @@ def _ordered(y, count, strength, x, block):
 
 
 @kernel
-def proximal_rows(start, stop, scores, lengths, kind, strength, result, blocks, status):
+def proximal_rows(start, stop, batch, result, blocks, status):
     """Apply proximal steps to rows start .. stop−1.
 
     Args:
         result: like scores, written; −inf for forbidden numbers and padding.
         blocks: int32, written: the block of each number, of equal results; −1 for the others.
     """
+    scores, lengths, (kind, strength) = batch
     size = scores.shape[1]
     values, places = np.empty(size), np.empty(size, dtype=np.int64)
     moved, block = np.empty(size), np.empty(size, dtype=np.int64)
@@ -238,7 +240,7 @@ def entmax(scores: Tensor, lengths: Tensor, alphas: Tensor, name: str) -> Tensor
         )
     result, status = np.empty_like(array), np.zeros(len(array), dtype=np.int8)
     costs = ENTMAX_COST * (sizes + 1.0)
-    spread(entmax_rows, costs, (array, sizes, alpha, result, status))
+    spread(entmax_rows, costs, ((array, sizes, ()), alpha, result, status))
     families.check(name, status)
     return gpu_transfers.send(torch.from_numpy(result), scores.device)
 
@@ -255,8 +257,8 @@ def proximal(
     result, status = np.empty_like(array), np.zeros(len(array), dtype=np.int8)
     blocks = np.empty(array.shape, dtype=np.int32)
     costs = PROXIMAL_COST * (sizes + 1.0)
-    arguments = (array, sizes, kind, strength, result, blocks, status)
-    spread(proximal_rows, costs, arguments)
+    batch = (array, sizes, (kind, strength))
+    spread(proximal_rows, costs, (batch, result, blocks, status))
     families.check(name, status)
     made = [torch.from_numpy(result), torch.from_numpy(blocks)]
     result_there, blocks_there = gpu_transfers.send_together(made, scores.device)

@@ -5,14 +5,14 @@ whether the item at this position was chosen. From the last position to the firs
 of each state is divided between the two states that can precede it. This needs only the forward
 sums.
 
-Each bound has three names. ``largest`` and ``most_runs`` belong to the structure. ``most`` and
-``bound`` are the size of the workspace of a batch. ``k`` and ``runs`` also take the length of an
-item into account.
+Each bound has two names. ``largest`` and ``most_runs`` belong to the structure. ``k`` and ``runs``
+also take the length of an item into account.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,36 @@ from spacy_latent.kernels.core.draws import uniform_of_splitmix
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE
 from spacy_latent.kernels.simd.logarithms import log_add
+
+
+class Table(NamedTuple):
+    """Workspaces of the largest item.
+
+    Attributes:
+        row: the scores of the items.
+        sums: [i, items, used, last], the log-sum over the ways to a state after i items.
+        flows: (2, items, used, last), the probabilities of the states at a position and at the one
+            before. The first ones are those after the last item.
+        drow, dsums, dflows: tangents.
+    """
+
+    row: np.ndarray
+    sums: np.ndarray
+    flows: np.ndarray
+    drow: np.ndarray
+    dsums: np.ndarray
+    dflows: np.ndarray
+
+
+@kernel
+def _table(longest, largest, most_runs):
+    most = min(largest, longest)
+    shape = (longest + 1, most + 1, min(most_runs, most) + 1, 2)
+    flows = (2, *shape[1:])
+    return Table(
+        *(np.empty(longest), np.empty(shape), np.empty(flows)),
+        *(np.zeros(longest), np.zeros(shape), np.empty(flows)),
+    )
 
 
 @kernel
@@ -42,11 +72,9 @@ def _before(items, used, last):
 
 
 @kernel
-def _forward(row, drow, n, k, runs, sums, dsums):
-    """Write to sums[i, items, used, last] the log-sum over the ways to a state after i items.
-
-    dsums is its tangent.
-    """
+def _forward(table, n, k, runs):
+    """Write the sums and their tangents."""
+    row, sums, drow, dsums = table.row, table.sums, table.drow, table.dsums
     sums[: n + 1] = -np.inf
     dsums[: n + 1] = 0.0
     sums[0, 0, 0, 0] = 0.0
@@ -71,18 +99,18 @@ def _forward(row, drow, n, k, runs, sums, dsums):
 
 
 @kernel
-def _ends(sums, dsums, n, k, runs, exactly, top, flow, dflow):
+def _ends(table, n, k, runs, exactly, top):
     """Write the probabilities of the states after the last item, and their tangents.
 
     They sum to 1 even if scores are so large that the sums have few correct digits.
 
     Args:
         top: the number subtracted from each score.
-        flow, dflow: (k + 1, runs + 1, 2), written: the probabilities and their tangents.
 
     Returns:
         log Z less k · top.
     """
+    sums, dsums, flow, dflow = table.sums, table.dsums, table.flows[0], table.dflows[0]
     flow[:] = 0.0
     dflow[:] = 0.0
     fewest = k if exactly else 0
@@ -112,13 +140,9 @@ def _ends(sums, dsums, n, k, runs, exactly, top, flow, dflow):
 
 
 @kernel
-def _backward(n, k, runs, sums, dsums, flows, dflows, operation, result):
-    """Write the marginals, or their tangents.
-
-    Args:
-        flows, dflows: (2, k + 1, runs + 1, 2), probabilities of states and their tangents, of one
-            position and the one before. The first ones belong to the states after the last item.
-    """
+def _backward(table, n, k, runs, operation, result):
+    """Write the marginals, or their tangents, after :func:`_ends`."""
+    sums, flows, dsums, dflows = table.sums, table.flows, table.dsums, table.dflows
     present = 0
     for i in range(n - 1, -1, -1):
         flow, dflow = flows[present], dflows[present]
@@ -150,36 +174,17 @@ def _backward(n, k, runs, sums, dsums, flows, dflows, operation, result):
 
 
 @kernel
-def sum_over_runs(
-    start,
-    stop,
-    scores,
-    lengths,
-    largest,
-    most_runs,
-    exactly,
-    along,
-    operation,
-    log_partition,
-    result,
-    kept,
-    status,
-):
+def sum_over_runs(start, stop, batch, along, operation, results):
     """Compute the sums over runs as ``Family.total`` of kernels.autograd.families.
 
     Args:
-        scores: ``(B, N)``.
-        largest: k.
-        most_runs: bound of the number of runs.
-        exactly: 1 or 0.
+        batch: scores are ``(B, N)``. Options are k, the bound of the number of runs, and 1 or 0 for
+            exactly k items.
     """
-    longest = scores.shape[1]
-    most = min(largest, longest)
-    bound = min(most_runs, most)
-    row, drow = np.empty(longest), np.zeros(longest)
-    shape = (longest + 1, most + 1, bound + 1, 2)
-    sums, dsums = np.empty(shape), np.zeros(shape)
-    flows, dflows = np.empty((2, *shape[1:])), np.empty((2, *shape[1:]))
+    scores, lengths, (largest, most_runs, exactly) = batch
+    log_partition, result, _, status = results
+    table = _table(scores.shape[1], largest, most_runs)
+    row, drow = table.row, table.drow
     for b in range(start, stop):
         n = lengths[b]
         k = min(largest, n)
@@ -194,24 +199,22 @@ def sum_over_runs(
             for i in range(n):
                 drow[i] = along[b, i] if row[i] > -np.inf else 0.0
         top = take_off_largest(row, n)
-        _forward(row, drow, n, k, runs, sums, dsums)
-        whole = _ends(sums, dsums, n, k, runs, exactly, top, flows[0], dflows[0])
+        _forward(table, n, k, runs)
+        whole = _ends(table, n, k, runs, exactly, top)
         if whole == -np.inf:
             status[b] = INFEASIBLE
             continue
         log_partition[b] = whole + k * top
         if operation != LOG_PARTITION:
-            _backward(n, k, runs, sums, dsums, flows, dflows, operation, result[b])
+            _backward(table, n, k, runs, operation, result[b])
 
 
 @kernel
-def best_runs(start, stop, scores, lengths, largest, most_runs, exactly, best, status):
+def best_runs(start, stop, batch, best, status):
     """Write 1 for the items of the best choice, else 0."""
-    longest = scores.shape[1]
-    most = min(largest, longest)
-    bound = min(most_runs, most)
-    row = np.empty(longest)
-    totals = np.empty((longest + 1, most + 1, bound + 1, 2))
+    scores, lengths, (largest, most_runs, exactly) = batch
+    table = _table(scores.shape[1], largest, most_runs)
+    row, totals = table.row, table.sums
     for b in range(start, stop):
         n = lengths[b]
         k = min(largest, n)
@@ -247,15 +250,11 @@ def best_runs(start, stop, scores, lengths, largest, most_runs, exactly, best, s
 
 
 @kernel
-def sample_runs(start, stop, scores, lengths, largest, most_runs, exactly, seeds, samples, status):
+def sample_runs(start, stop, batch, seeds, samples, status):
     """Draw exact samples: from the last item to the first, each state given the next."""
-    longest = scores.shape[1]
-    most = min(largest, longest)
-    bound = min(most_runs, most)
-    row, nothing = np.empty(longest), np.zeros(longest)
-    shape = (longest + 1, most + 1, bound + 1, 2)
-    sums, dsums = np.empty(shape), np.zeros(shape)
-    ends, dends = np.empty(shape[1:]), np.empty(shape[1:])
+    scores, lengths, (largest, most_runs, exactly) = batch
+    table = _table(scores.shape[1], largest, most_runs)
+    row, sums, ends = table.row, table.sums, table.flows[0]
     state = np.empty(1, dtype=np.uint64)
     for b in range(start, stop):
         n = lengths[b]
@@ -266,8 +265,8 @@ def sample_runs(start, stop, scores, lengths, largest, most_runs, exactly, seeds
         if status[b] != FEASIBLE or n == 0:
             continue
         top = take_off_largest(row, n)
-        _forward(row, nothing, n, k, runs, sums, dsums)
-        if _ends(sums, dsums, n, k, runs, exactly, top, ends, dends) == -np.inf:
+        _forward(table, n, k, runs)
+        if _ends(table, n, k, runs, exactly, top) == -np.inf:
             status[b] = INFEASIBLE
             continue
         state[0] = seeds[b]

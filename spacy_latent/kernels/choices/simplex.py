@@ -48,13 +48,14 @@ def sparsemax_threshold(row, n):
 
 
 @kernel
-def sparsemax_rows(start, stop, scores, lengths, result, status):
+def sparsemax_rows(start, stop, batch, result, status):
     """Project rows start .. stop−1 of ``scores`` ``(R, N)`` onto the simplex of their length.
 
     Args:
         result: like scores, written; 0 for padding.
         status: as in kernels.core.status.
     """
+    scores, lengths, _ = batch
     row = np.empty(scores.shape[1])
     for r in range(start, stop):
         n = lengths[r]
@@ -98,13 +99,14 @@ def sparsemax_gradient_rows(start, stop, output, upstream, result):
 
 
 @kernel
-def capped_simplex_rows(start, stop, scores, lengths, largest, exactly, result, status):
+def capped_simplex_rows(start, stop, batch, result, status):
     """Project rows onto {0 ≤ p ≤ 1, Σp = k} if ``exactly``, else onto {0 ≤ p ≤ 1, Σp ≤ k}.
 
     k is the smaller of ``largest`` and the number of allowed (not −inf) scores. Σ clip(s − τ, 0, 1)
     falls with τ, and is linear between the numbers s and s − 1. τ is bracketed by two of these
     numbers by bisection, then computed exactly.
     """
+    scores, lengths, (largest, exactly) = batch
     breaks = np.empty(2 * scores.shape[1])
     for r in range(start, stop):
         n = lengths[r]
@@ -164,7 +166,7 @@ def _rows(kernel: Any, scores: Tensor, lengths: Tensor, options: tuple[Any, ...]
 
     array, sizes = arrays.read(scores, lengths)
     result, status = np.empty_like(array), np.zeros(len(array), dtype=np.int8)
-    spread(kernel, COST * (sizes + 1.0), (array, sizes, *options, result, status))
+    spread(kernel, COST * (sizes + 1.0), ((array, sizes, options), result, status))
     return result, status
 
 

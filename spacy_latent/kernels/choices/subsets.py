@@ -6,6 +6,7 @@ They are computed on logarithms in O(n·k) for an item.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,27 @@ from spacy_latent.kernels.core.draws import uniform_of_splitmix
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 from spacy_latent.kernels.simd.logarithms import log_add
+
+
+class Table(NamedTuple):
+    """Workspaces of the largest item.
+
+    Attributes:
+        row: the scores of the items.
+        sums: [i, j], the log-sum over subsets of j of the first i items.
+        drow, dsums: their tangents.
+    """
+
+    row: np.ndarray
+    sums: np.ndarray
+    drow: np.ndarray
+    dsums: np.ndarray
+
+
+@kernel
+def _table(longest, largest):
+    shape = (longest + 1, min(largest, longest) + 1)
+    return Table(np.empty(longest), np.empty(shape), np.zeros(longest), np.zeros(shape))
 
 
 @kernel
@@ -49,11 +71,9 @@ def take_off_largest(row, n):
 
 
 @kernel
-def _forward(row, drow, n, k, sums, dsums):
-    """Write to sums[i, j] the log-sum over subsets of j of the first i items.
-
-    dsums is its tangent.
-    """
+def _forward(table, n, k):
+    """Write the sums and their tangents."""
+    row, sums, drow, dsums = table
     sums[0, :] = -np.inf
     dsums[: n + 1] = 0.0
     sums[0, 0] = 0.0
@@ -69,8 +89,9 @@ def _forward(row, drow, n, k, sums, dsums):
 
 
 @kernel
-def _whole(sums, dsums, n, k, exactly, top):
+def _whole(table, n, k, exactly, top):
     """Return log Z less k·top, and its tangent; top was subtracted from each score."""
+    sums, dsums = table.sums, table.dsums
     if exactly:
         return sums[n, k], dsums[n, k]
     total, change = sums[n, 0] - k * top, dsums[n, 0]
@@ -81,12 +102,13 @@ def _whole(sums, dsums, n, k, exactly, top):
 
 
 @kernel
-def _backward(row, drow, n, k, exactly, top, sums, dsums, operation, result):
+def _backward(table, n, k, exactly, top, operation, result):
     """Write the marginals, or their tangents for HESSIAN_PRODUCT.
 
     From the last item to the first, the probability of each size is divided among the subsets with
     and without the item. Probabilities thus sum to 1 for scores of any magnitude.
     """
+    row, sums, drow, dsums = table
     flow, dflow = np.zeros(k + 1), np.zeros(k + 1)
     flow[k] = 1.0
     if not exactly:
@@ -129,31 +151,16 @@ def _backward(row, drow, n, k, exactly, top, sums, dsums, operation, result):
 
 
 @kernel
-def sum_over_subsets(
-    start,
-    stop,
-    scores,
-    lengths,
-    largest,
-    exactly,
-    along,
-    operation,
-    log_partition,
-    result,
-    kept,
-    status,
-):
+def sum_over_subsets(start, stop, batch, along, operation, results):
     """Compute the sums over subsets as ``Family.total`` of kernels.autograd.families.
 
     Args:
-        scores: ``(B, N)``.
-        largest: k.
-        exactly: 1 or 0.
+        batch: scores are ``(B, N)``. Options are k, and 1 or 0 for exactly k items.
     """
-    longest = scores.shape[1]
-    most = min(largest, longest)
-    row, drow = np.empty(longest), np.zeros(longest)
-    sums, dsums = np.empty((longest + 1, most + 1)), np.zeros((longest + 1, most + 1))
+    scores, lengths, (largest, exactly) = batch
+    log_partition, result, _, status = results
+    table = _table(scores.shape[1], largest)
+    row, drow = table.row, table.drow
     for b in range(start, stop):
         n = lengths[b]
         k = min(largest, n)
@@ -167,19 +174,20 @@ def sum_over_subsets(
         if operation == HESSIAN_PRODUCT:
             for j in range(n):
                 drow[j] = along[b, j] if row[j] > -np.inf else 0.0
-        _forward(row, drow, n, k, sums, dsums)
-        total, _ = _whole(sums, dsums, n, k, exactly, top)
+        _forward(table, n, k)
+        total, _ = _whole(table, n, k, exactly, top)
         if total == -np.inf:
             status[b] = INFEASIBLE
             continue
         log_partition[b] = total + k * top
         if operation != LOG_PARTITION:
-            _backward(row, drow, n, k, exactly, top, sums, dsums, operation, result[b])
+            _backward(table, n, k, exactly, top, operation, result[b])
 
 
 @kernel
-def best_subsets(start, stop, scores, lengths, largest, exactly, best, status):
+def best_subsets(start, stop, batch, best, status):
     """Write 1 for the k largest scores, else 0; if not ``exactly``, only for scores above 0."""
+    scores, lengths, (largest, exactly) = batch
     row = np.empty(scores.shape[1])
     for b in range(start, stop):
         n = lengths[b]
@@ -199,16 +207,15 @@ def best_subsets(start, stop, scores, lengths, largest, exactly, best, status):
 
 
 @kernel
-def sample_subsets(start, stop, scores, lengths, largest, exactly, seeds, samples, status):
+def sample_subsets(start, stop, batch, seeds, samples, status):
     """Draw exact samples.
 
     From the last item to the first, each is chosen or not, given the number of items left to
     choose.
     """
-    longest = scores.shape[1]
-    most = min(largest, longest)
-    row, nothing = np.empty(longest), np.zeros(longest)
-    sums, dsums = np.empty((longest + 1, most + 1)), np.zeros((longest + 1, most + 1))
+    scores, lengths, (largest, exactly) = batch
+    table = _table(scores.shape[1], largest)
+    row, sums = table.row, table.sums
     state = np.empty(1, dtype=np.uint64)
     for b in range(start, stop):
         n = lengths[b]
@@ -218,8 +225,8 @@ def sample_subsets(start, stop, scores, lengths, largest, exactly, seeds, sample
         if status[b] != FEASIBLE or n == 0:
             continue
         top = take_off_largest(row, n)
-        _forward(row, nothing, n, k, sums, dsums)
-        total, _ = _whole(sums, dsums, n, k, exactly, top)
+        _forward(table, n, k)
+        total, _ = _whole(table, n, k, exactly, top)
         if total == -np.inf:
             status[b] = INFEASIBLE
             continue

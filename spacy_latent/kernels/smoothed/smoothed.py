@@ -113,8 +113,10 @@ def _divide(previous, block, top, threshold, flow, before, target):
 
 
 @kernel
-def sum_over_chains(start, stop, scores, lengths, along, operation, value, result, kept, status):
+def sum_over_chains(start, stop, batch, along, operation, results):
     """Compute the smoothed maximum as ``Family.total``, except HESSIAN_PRODUCT."""
+    scores, lengths, _ = batch
+    value, result, _, status = results
     longest, tags = longest_of(start, stop, lengths), scores.shape[3]
     shape = (longest, tags)
     # Values are centred, since they would grow with the length of the text.
@@ -155,16 +157,16 @@ def sum_over_chains(start, stop, scores, lengths, along, operation, value, resul
 
 
 @kernel(fastmath=ANY_ORDER)
-def _change_forward(gradient, along, n, change, mean, flow, support):
+def _change_forward(gradient, along, n, change, mean, rows):
     """Write the tangent of the value of tag t at position i to change[i, t].
 
     It is 0 if the flow of the tag is 0.
 
     Args:
         mean: written: mean[i, t] is the mean of the tangents of the tag's scores over the support.
-        flow, support: workspaces of a row.
+        rows: workspace (3, K).
     """
-    tags = len(flow)
+    flow, support, tags = rows[0], rows[2], rows.shape[1]
     for t in range(tags):
         change[0, t] = along[0, 0, t] if gradient[0, 0, t] > 0.0 else 0.0
     for i in range(1, n):
@@ -187,14 +189,14 @@ def _change_forward(gradient, along, n, change, mean, flow, support):
 
 
 @kernel(fastmath=ANY_ORDER)
-def _change_backward(gradient, along, n, change, mean, flow, d_flow, d_before, result):
+def _change_backward(gradient, along, n, change, mean, rows, result):
     """Write the Hessian product: the tangent of the flow from each tag to each tag before it.
 
     Args:
-        d_flow: at the call, the tangent of the flow of the last tags; overwritten.
-        flow, d_before: workspaces of a row.
+        rows: workspace (3, K). At the call, its second row is the tangent of the flow of the last
+            tags.
     """
-    tags = len(flow)
+    flow, d_flow, d_before, tags = rows[0], rows[1], rows[2], rows.shape[1]
     for i in range(n - 1, 0, -1):
         before, middle = change[i - 1], mean[i]
         for t in range(tags):
@@ -222,22 +224,24 @@ def _change_backward(gradient, along, n, change, mean, flow, d_flow, d_before, r
 
 
 @kernel
-def product_with_hessian(start, stop, gradient, lengths, along, result, status):
+def product_with_hessian(start, stop, batch, along, result, status):
     """Compute the Hessian product as ``Family.product`` of kernels.autograd.families.
 
     It only needs the gradient, which determines the shares and their support. Parts without flow do
     not contribute.
     """
+    gradient, lengths, _ = batch
     longest, tags = longest_of(start, stop, lengths), gradient.shape[3]
     change, mean = np.empty((longest, tags)), np.empty((longest, tags))
-    flow, d_flow, space = np.empty(tags), np.empty(tags), np.empty(tags)
+    rows = np.empty((3, tags))
+    flow, d_flow = rows[0], rows[1]
     for b in range(start, stop):
         n = lengths[b]
         result[b, max(n, 1) :] = 0.0
         result[b, :1] = 0.0
         if n == 0:
             continue
-        _change_forward(gradient[b], along[b], n, change, mean, flow, space)
+        _change_forward(gradient[b], along[b], n, change, mean, rows)
         last, middle, support = gradient[b, n - 1], 0.0, 0.0
         for t in range(tags):
             flow[t] = 0.0
@@ -248,7 +252,7 @@ def product_with_hessian(start, stop, gradient, lengths, along, result, status):
                 support += 1.0
         for t in range(tags):
             d_flow[t] = change[n - 1, t] - middle / support if flow[t] > 0.0 else 0.0
-        _change_backward(gradient[b], along[b], n, change, mean, flow, d_flow, space, result[b])
+        _change_backward(gradient[b], along[b], n, change, mean, rows, result[b])
 
 
 # ------------------------------------------------------------------------------------ paths
@@ -267,16 +271,16 @@ def _reach(values, shares):
 
 
 @kernel
-def _forward(s, ds, rows, columns, operation, total, change, shares, d_shares):
+def _forward(s, ds, rows, columns, operation, totals, both_shares):
     """Run the forward pass, and return the value of all paths.
 
     Args:
-        total: (rows + 1, columns + 1), written: the value of the paths up to and including cell (i
-            − 1, j − 1).
-        shares: (rows + 1, columns + 1, 3), written: the shares of the predecessors above, to the
-            left, and on the diagonal.
-        change, d_shares: tangents of total and shares, written for a Hessian product only.
+        totals: (2, rows + 1, columns + 1), written: the value of the paths up to and including cell
+            (i − 1, j − 1), and for a Hessian product its tangent.
+        both_shares: (2, rows + 1, columns + 1, 3), written: the shares of the predecessors above,
+            to the left, and on the diagonal, and for a Hessian product their tangents.
     """
+    total, change, shares, d_shares = totals[0], totals[1], both_shares[0], both_shares[1]
     slopes = operation == HESSIAN_PRODUCT
     total[: rows + 1, 0], total[0, : columns + 1] = -np.inf, -np.inf
     if slopes:
@@ -307,11 +311,12 @@ def _forward(s, ds, rows, columns, operation, total, change, shares, d_shares):
 
 
 @kernel
-def _backward(rows, columns, operation, shares, d_shares, flow, d_flow, result):
+def _backward(rows, columns, operation, both_shares, flows, result):
     """Write the gradient, or the Hessian product.
 
     From the last cell back, each cell divides its flow among its predecessors.
     """
+    shares, d_shares, flow, d_flow = both_shares[0], both_shares[1], flows[0], flows[1]
     slopes = operation == HESSIAN_PRODUCT
     flow[: rows + 1, : columns + 1] = 0.0
     flow[rows, columns] = 1.0
@@ -337,19 +342,17 @@ def _backward(rows, columns, operation, shares, d_shares, flow, d_flow, result):
 
 
 @kernel
-def sum_over_paths(
-    start, stop, scores, lengths, moves, window, along, operation, value, result, kept, status
-):
+def sum_over_paths(start, stop, batch, along, operation, results):
     """Compute the smoothed maximum as ``Family.total`` of kernels.autograd.families.
 
     Scores are ``(B, N, M)``, lengths ``(B, 2)``. ``moves`` must be WARPING.
     """
+    scores, lengths, (_, window) = batch
+    value, result, _, status = results
     most_rows, most_columns = longest_sizes(start, stop, lengths)
     s, ds = np.empty((most_rows, most_columns)), np.zeros((most_rows, most_columns))
-    shape = (most_rows + 1, most_columns + 1)
-    total, flow, shares = np.empty(shape), np.empty(shape), np.empty((*shape, 3))
-    slopes = shape if operation == HESSIAN_PRODUCT else (1, 1)
-    change, d_flow, d_shares = np.empty(slopes), np.empty(slopes), np.empty((*slopes, 3))
+    shape = (2, most_rows + 1, most_columns + 1)
+    totals, shares, flows = np.empty(shape), np.empty((*shape, 3)), np.empty(shape)
     for b in range(start, stop):
         rows, columns = lengths[b, 0], lengths[b, 1]
         value[b] = 0.0
@@ -360,13 +363,13 @@ def sum_over_paths(
             continue
         if operation == HESSIAN_PRODUCT:
             read_changes(along[b], s, rows, columns, ds)
-        value[b] = _forward(s, ds, rows, columns, operation, total, change, shares, d_shares)
+        value[b] = _forward(s, ds, rows, columns, operation, totals, shares)
         if value[b] == -np.inf:
             value[b] = 0.0
             status[b] = INFEASIBLE
             continue
         if operation != LOG_PARTITION:
-            _backward(rows, columns, operation, shares, d_shares, flow, d_flow, result[b])
+            _backward(rows, columns, operation, shares, flows, result[b])
 
 
 # Used for sums alone. Best structures and samples come from the families of the structures.

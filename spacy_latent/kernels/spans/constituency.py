@@ -263,13 +263,13 @@ def kept_size(n):
 
 
 @kernel
-def sum_over_constituency_trees(
-    start, stop, items, scores, lengths, along, operation, log_partition, result, kept, status
-):
+def sum_over_constituency_trees(start, stop, items, batch, along, operation, results):
     """Compute the sums over binary trees as ``Family.total`` of kernels.autograd.families.
 
     Scores are ``(B, N, N)``, [first, last].
     """
+    scores, lengths, _ = batch
+    log_partition, result, kept, status = results
     longest = 0
     for b in items[start:stop]:
         longest = max(longest, lengths[b])
@@ -356,13 +356,13 @@ def _adds_up(marginals, n):
 
 
 @kernel
-def sum_in_scaled_floats(
-    start, stop, items, scores, lengths, along, operation, log_partition, result, kept, status
-):
+def sum_in_scaled_floats(start, stop, items, batch, along, operation, results):
     """Compute the sums like :func:`sum_over_constituency_trees`, in scaled floats.
 
     All items must have words.
     """
+    scores, lengths, _ = batch
+    log_partition, result, _, status = results
     for b in items[start:stop]:
         n = lengths[b]
         if operation != LOG_PARTITION:
@@ -419,12 +419,13 @@ def _write_spans(charts, powers, n, draw, terms, stack, state, spans):
 
 
 @kernel
-def best_constituency_trees(start, stop, scores, lengths, spans, status):
+def best_constituency_trees(start, stop, batch, spans, status):
     """Write the best trees.
 
     Args:
         spans: ``(B, N, 2)`` int32, written: the spans of two or more words, −1 from the n-th on.
     """
+    scores, lengths, _ = batch
     longest = 0
     for b in range(start, stop):
         longest = max(longest, lengths[b])
@@ -450,12 +451,13 @@ def best_constituency_trees(start, stop, scores, lengths, spans, status):
 
 
 @kernel
-def sample_constituency_trees(start, stop, scores, lengths, seeds, samples, status):
+def sample_constituency_trees(start, stop, batch, seeds, samples, status):
     """Draw exact samples.
 
     Args:
         samples: ``(K, B, N, 2)``, in the format of ``spans`` in best_constituency_trees.
     """
+    scores, lengths, _ = batch
     longest = 0
     for b in range(start, stop):
         longest = max(longest, lengths[b])

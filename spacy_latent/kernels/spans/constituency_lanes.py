@@ -280,10 +280,10 @@ def _write(row, i, n, sizes, items, result, starts):
 
 
 @kernel
-def sum_in_lanes(
-    start, stop, groups, scores, lengths, along, operation, log_partition, result, kept, status
-):
+def sum_in_lanes(start, stop, groups, batch, along, operation, results):
     """Compute the sums of groups of items as ``Family.lanes`` of kernels.autograd.families."""
+    scores, lengths, _ = batch
+    log_partition, result, kept, status = results
     longest = 0
     for group in range(start, stop):
         longest = max(longest, group_length(groups[group], lengths))

@@ -155,26 +155,13 @@ def kept_size(n):
 
 
 @kernel
-def sum_in_scaled_floats(
-    start,
-    stop,
-    items,
-    scores,
-    lengths,
-    direction,
-    max_arc_length,
-    single_root,
-    along,
-    operation,
-    log_partition,
-    result,
-    kept,
-    status,
-):
+def sum_in_scaled_floats(start, stop, items, batch, along, operation, results):
     """Compute the sums like :func:`sum_over_projective_trees`, in scaled floats.
 
     All items must have tokens.
     """
+    scores, lengths, (direction, max_arc_length, single_root) = batch
+    log_partition, result, _, status = results
     first_node = 1 if single_root else 0
     for b in items[start:stop]:
         n = lengths[b]
@@ -246,13 +233,12 @@ def _draw(n, first_node, charts, powers, terms, stack, state, heads):
 
 
 @kernel
-def sample_projective_trees(
-    start, stop, scores, lengths, direction, max_arc_length, single_root, seeds, samples, status
-):
+def sample_projective_trees(start, stop, batch, seeds, samples, status):
     """Write the heads of exact samples to ``samples`` (K, B, N+1), −1 for node 0 and padding.
 
     Items whose sums lose precision in plain float64 get the status UNSOLVED.
     """
+    scores, lengths, (direction, max_arc_length, single_root) = batch
     longest = 0
     for b in range(start, stop):
         longest = max(longest, lengths[b])
@@ -287,23 +273,12 @@ def sample_projective_trees(
 
 
 @kernel
-def sample_in_scaled_floats(
-    start,
-    stop,
-    items,
-    scores,
-    lengths,
-    direction,
-    max_arc_length,
-    single_root,
-    seeds,
-    samples,
-    status,
-):
+def sample_in_scaled_floats(start, stop, items, batch, seeds, samples, status):
     """Draw samples like :func:`sample_projective_trees`, in scaled floats.
 
     All items must have tokens.
     """
+    scores, lengths, (direction, max_arc_length, single_root) = batch
     state = np.empty(1, np.uint64)
     first_node = 1 if single_root else 0
     for b in items[start:stop]:
@@ -323,10 +298,9 @@ def sample_in_scaled_floats(
 
 
 @kernel
-def best_projective_trees(
-    start, stop, scores, lengths, direction, max_arc_length, single_root, heads, status
-):
+def best_projective_trees(start, stop, batch, heads, status):
     """Write the heads of the best trees to ``heads`` (B, N+1), −1 for node 0 and padding."""
+    scores, lengths, (direction, max_arc_length, single_root) = batch
     longest = 1
     for b in range(start, stop):
         longest = max(longest, lengths[b])

@@ -360,23 +360,10 @@ def _trusted_sums(charts, last, first_node, sizes, log_smallest, partitions):
 
 
 @kernel
-def sum_in_lanes(
-    start,
-    stop,
-    groups,
-    scores,
-    lengths,
-    direction,
-    max_arc_length,
-    single_root,
-    along,
-    operation,
-    log_partition,
-    result,
-    kept,
-    status,
-):
+def sum_in_lanes(start, stop, groups, batch, along, operation, results):
     """Compute the sums of groups of items as ``Family.lanes`` of kernels.autograd.families."""
+    scores, lengths, (direction, max_arc_length, single_root) = batch
+    log_partition, result, kept, status = results
     first_node = 1 if single_root else 0
     longest = 0
     for group in range(start, stop):

@@ -243,14 +243,18 @@ def _outside(w, n, first_node, charts, partition, result):
 
 
 @kernel(fastmath=ANY_ORDER)
-def _inside_tangent(w, dw, n, first_node, charts, tangents):
-    """Write the tangent ``tangents`` of ``charts`` along ``dw``.
+def _inside_tangent(number, n, first_node):
+    """Write the tangents of the inside charts.
+
+    Args:
+        number: ``Tangents``.
 
     Returns:
         The tangent of the sum.
     """
+    w, dw, charts, tangents = number
     tangents[:CHARTS] = 0.0
-    fill_spans(Tangents(w, dw, charts, tangents), n, first_node)
+    fill_spans(number, n, first_node)
     if first_node == 0:
         return tangents[RIGHT, 0, n]
     right, left, total = charts[RIGHT], charts[LEFT], 0.0
@@ -261,8 +265,9 @@ def _inside_tangent(w, dw, n, first_node, charts, tangents):
 
 
 @kernel(fastmath=ANY_ORDER)
-def _outside_tangent(w, dw, n, first_node, charts, tangents, partition, d_partition, out):
+def _outside_tangent(number, n, first_node, partition, d_partition, out):
     """Write the tangent of the marginals, from the results of the other passes."""
+    w, dw, charts, tangents = number
     tangents[CHARTS:] = 0.0
     right, left = charts[RIGHT], charts[LEFT]
     relative = d_partition / partition
@@ -277,7 +282,7 @@ def _outside_tangent(w, dw, n, first_node, charts, tangents, partition, d_partit
             tangents[OUTER_LEFT, 1, r] = d_weight * b + weight * db
             tangents[OUTER_RIGHT, r, n] = d_weight * a + weight * da
             out[0, r] = d_weight * a * b + weight * (da * b + a * db)
-    _spread_spans(Tangents(w, dw, charts, tangents), n, first_node, out)
+    _spread_spans(number, n, first_node, out)
 
 
 @kernel
@@ -308,26 +313,13 @@ _item_size = kernel(alone_size)
 
 
 @kernel
-def sum_over_projective_trees(
-    start,
-    stop,
-    items,
-    scores,
-    lengths,
-    direction,
-    max_arc_length,
-    single_root,
-    along,
-    operation,
-    log_partition,
-    result,
-    kept,
-    status,
-):
+def sum_over_projective_trees(start, stop, items, batch, along, operation, results):
     """Compute the sums over projective trees as ``Family.total`` of kernels.autograd.families.
 
     Scores are ``(B, N+1, N+1)``, [head, modifier].
     """
+    scores, lengths, (direction, max_arc_length, single_root) = batch
+    log_partition, result, kept, status = results
     longest = 0
     for b in items[start:stop]:
         longest = max(longest, lengths[b])
@@ -378,10 +370,9 @@ def sum_over_projective_trees(
                 for m in range(1, n + 1):
                     dw[h, m] = w[h, m] * along[b, h, m] if w[h, m] > 0.0 else 0.0
             tangents = tangents_workspace[: 10 * area].reshape((2 * CHARTS, *shape))
-            d_partition = _inside_tangent(w, dw, n, first_node, charts, tangents)
-            _outside_tangent(
-                *(w, dw, n, first_node, charts, tangents, partition, d_partition), result[b]
-            )
+            number = Tangents(w, dw, charts, tangents)
+            d_partition = _inside_tangent(number, n, first_node)
+            _outside_tangent(number, n, first_node, partition, d_partition, result[b])
             # A sum over spans may be so small that its relative tangent overflows.
             if not is_finite(result[b], n + 1):
                 status[b] = UNSOLVED

@@ -81,7 +81,7 @@ class LabelledSpans:
         self.scales = np.empty(size, self.scores.dtype) if scales is None else scales
 
     def _spread(self, kernel: Callable[..., None], *arguments: Any) -> None:
-        spread(kernel, self.costs, (self.starts, self.scores, self.lengths, *arguments))
+        spread(kernel, self.costs, ((self.starts, self.scores, self.lengths), *arguments))
 
     def fold(self, chart: np.ndarray) -> None:
         """Write the chart of sums over classes, ``(B, n, n)``; 0 for cells that are not spans."""

@@ -203,13 +203,14 @@ def _share_classes(scores, begin, end, tops, factors, result):
 
 
 @kernel
-def fold_rows(start, stop, starts, scores, lengths, tops, scales, folded, chart):
+def fold_rows(start, stop, spans, tops, scales, folded, chart):
     """Write the rows start .. stop−1 of the chart of sums over classes.
 
     Args:
-        scores: ``(C, P·B)``.
+        spans: starts, scores ``(C, P·B)`` and lengths, see labelled_spans.
         tops, scales, folded: written by :func:`_sum_classes`.
     """
+    starts, scores, lengths = spans
     batch = len(lengths)
     _sum_classes(scores, starts[start] * batch, starts[stop] * batch, tops, scales, folded)
     for i in range(start, stop):
@@ -222,12 +223,13 @@ def fold_rows(start, stop, starts, scores, lengths, tops, scales, folded, chart)
 
 
 @kernel
-def share_rows(start, stop, starts, scores, lengths, tops, scales, change, result):
+def share_rows(start, stop, spans, tops, scales, change, result):
     """Write the gradient of the scores of rows start .. stop−1, ``(C, P·B)``, 0 for padding.
 
     Args:
         change: the gradient of the chart.
     """
+    starts, scores, lengths = spans
     batch = len(lengths)
     begin, end = starts[start] * batch, starts[stop] * batch
     factors = np.zeros_like(tops)
@@ -243,7 +245,7 @@ def share_rows(start, stop, starts, scores, lengths, tops, scales, change, resul
 
 
 @kernel
-def agreeing_rows(start, stop, starts, scores, lengths, cells, classes, chart):
+def agreeing_rows(start, stop, spans, cells, classes, chart):
     """Write the rows start .. stop−1 of the chart of trees that agree with observed spans.
 
     Such trees contain the observed spans, each with one of its observed classes. All other spans
@@ -254,6 +256,7 @@ def agreeing_rows(start, stop, starts, scores, lengths, cells, classes, chart):
             must not cross.
         classes: ``(C, O)`` bool, the observed classes of each span.
     """
+    starts, scores, lengths = spans
     batch = len(lengths)
     for i in range(start, stop):
         own = scores[0, starts[i] * batch : starts[i + 1] * batch].reshape((-1, batch))
@@ -287,9 +290,7 @@ def agreeing_rows(start, stop, starts, scores, lengths, cells, classes, chart):
 
 
 @kernel
-def subtract_agreeing_rows(
-    start, stop, starts, scores, lengths, cells, classes, chart, marginals, result
-):
+def subtract_agreeing_rows(start, stop, spans, cells, classes, chart, marginals, result):
     """Subtract the gradient of the sum over agreeing trees from rows start .. stop−1 of ``result``.
 
     Args:
@@ -297,6 +298,7 @@ def subtract_agreeing_rows(
             spans.
         result: a gradient ``(C, P·B)``.
     """
+    starts, scores, lengths = spans
     batch = len(lengths)
     for i in range(start, stop):
         for o in range(cells.shape[1]):

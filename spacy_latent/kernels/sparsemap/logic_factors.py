@@ -7,6 +7,8 @@ negated inputs are true.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from spacy_latent.kernels.core.compilation import kernel
@@ -198,19 +200,34 @@ def _project_or_out(points, size, result, marks, work):
     return FEASIBLE, False
 
 
+class Factors(NamedTuple):
+    """F factors and their edges.
+
+    Attributes:
+        kinds, limits: ``(F,)``.
+        starts: ``(F + 1,)``; factor f has the edges from ``starts[f]`` to ``starts[f + 1]``. The
+            last edge of an OR_OUT factor is its output.
+        negated: per edge.
+    """
+
+    kinds: np.ndarray
+    limits: np.ndarray
+    starts: np.ndarray
+    negated: np.ndarray
+
+
 @kernel
-def project_logic(live, kinds, limits, starts, negated, points, result, marks, tied, status):
+def project_logic(live, factors, points, result, marks, tied, status):
     """Project ``points`` onto the hull of each live factor.
 
     Args:
-        live, kinds, limits: ``(F,)``.
-        starts: ``(F + 1,)``; factor f has the edges from ``starts[f]`` to ``starts[f + 1]``. The
-            last edge of an OR_OUT factor is its output.
-        negated, points: per edge. A point of −inf fixes its edge to 0.
+        live: ``(F,)``.
+        points: per edge. A point of −inf fixes its edge to 0.
         result: per edge, written: the projection.
         marks: per edge, written: how the projection depends on the points (see FIXED).
         tied, status: ``(F,)``, written.
     """
+    kinds, limits, starts, negated = factors
     widest = 1
     for f in range(len(kinds)):
         widest = max(widest, starts[f + 1] - starts[f])

@@ -1,0 +1,228 @@
+"""Exact samples of spanning arborescences, by the elimination of their sums in reverse.
+
+The elimination (see kernels.arborescences.matrix_tree) gives each arc k → m of an eliminated token
+k to the heads of k, in shares f[h] = w[h, k] / d. In reverse, tokens are added in the order 1 .. n
+to a tree of those before. Then an arc h → m of the tree stands for itself, with its own weight, or
+for h → k → m, with weight f[h]·w[k, m]. Each arc is drawn among these, and let S be the modifiers
+whose arcs stand for a path over k. They become modifiers of k.
+
+The head of k is drawn with probability proportional to w[h, k] among the tokens that do not hang on
+S. This is exact. Let the arcs outside of S be given, and let F[0] be the share of heads that do not
+hang on S. Trees over k that complete these arcs have the total weight d·F[0]·Π w[k, m]. The
+elimination gives them d·Π w[k, m] times the sum over all choices of heads of S that form a tree,
+weighted by shares. This sum is F[0]·1^(|S|−1), the weighted form of Cayley's formula, since shares
+sum to 1.
+
+With a single root, shares leave root arcs out, but for the root's own share f[0] = w[0, k] / d. If
+the arc of the root's child stands for a path over k, the head of k is the root. Otherwise it is a
+token, as above.
+
+An elimination takes O(n³) time for all samples of an item. A sample takes O(n²), plus O(n) for each
+arc that is replaced.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from spacy_latent.kernels.arborescences.arborescence import (
+    best_arborescence,
+    float_workspace_size,
+    integer_workspace_size,
+)
+from spacy_latent.kernels.arborescences.elimination import SMALLEST_CHANCE, root_child, swap
+from spacy_latent.kernels.arborescences.elimination_logarithms import eliminate_logarithms
+from spacy_latent.kernels.core.compilation import FUSED, kernel
+from spacy_latent.kernels.core.draws import uniform
+from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE
+from spacy_latent.kernels.simd.arc_scores import read_arc_scores
+from spacy_latent.kernels.simd.exponential import exponential
+
+
+@kernel(fastmath=FUSED)
+def _eliminate(scores, n, first_node, logs, weights):
+    """Write the results of ``eliminate_logarithms``, from an elimination of plain weights.
+
+    Args:
+        scores: [head, modifier], at most 0.
+        weights: ``(n+1, n+1)`` workspace.
+
+    Returns:
+        Whether weights that underflow have no effect.
+    """
+    chance = 1.0
+    for h in range(n + 1):
+        for m in range(n + 1):
+            weights[h, m] = exponential(scores[h, m])
+    sums = np.zeros(n + 1)
+    for h in range(first_node, n + 1):
+        for m in range(n + 1):
+            sums[m] += weights[h, m]
+    for k in range(n, 0, -1):
+        pivot = 0.0
+        for h in range(first_node if k > 1 else 0, k):
+            pivot += weights[h, k]
+        if k > first_node:
+            chance *= pivot / sums[k] if sums[k] > 0.0 else 0.0
+        if not (chance >= SMALLEST_CHANCE and pivot > 0.0):
+            return False
+        row = weights[k]
+        for h in range(k):
+            share, target = weights[h, k] / pivot, weights[h]
+            weights[h, k] = share
+            for m in range(k):
+                target[m] += share * row[m]
+    for h in range(n + 1):
+        for m in range(n + 1):
+            logs[m, h] = math.log(weights[h, m]) if weights[h, m] > 0.0 else -np.inf
+    return True
+
+
+@kernel(fastmath=FUSED)
+def _choose(column, count, state):
+    """Return an index with probability proportional to exp(column), which is overwritten."""
+    top, total = -np.inf, 0.0
+    for i in range(count):
+        top = max(top, column[i])
+    for i in range(count):
+        column[i] = exponential(column[i] - top)
+        total += column[i]
+    left, chosen = uniform(state) * total, -1
+    for i in range(count):
+        if column[i] > 0.0:
+            chosen = i
+            left -= column[i]
+            if left < 0.0:
+                break
+    return chosen
+
+
+@kernel
+def _path(scores, logs, head, modifier, n, column, state):
+    """Draw the token over which an arc among earlier tokens leads, 0 if it stands for itself."""
+    first = max(head, modifier) + 1
+    column[0] = scores[head, modifier]
+    for k in range(first, n + 1):
+        column[k - first + 1] = logs[k, head] + logs[modifier, k]
+    place = _choose(column, n - first + 2, state)
+    return first + place - 1 if place > 0 else 0
+
+
+@kernel
+def _draw(scores, logs, n, first_node, heads, column, state):
+    """Draw a tree from the results of the elimination.
+
+    Args:
+        heads: ``(n+1,)``, written.
+        column: workspace.
+    """
+    # For each modifier the token over which its arc leads, 0 for none.
+    paths, hangs = np.zeros(n + 1, np.int32), np.empty(n + 1, np.int32)
+    for k in range(1, n + 1):
+        split, root_arc = False, k == 1
+        for m in range(1, k):
+            if paths[m] == k:
+                split = True
+                root_arc |= heads[m] == 0
+                heads[m] = k
+        if first_node == 1 and root_arc:
+            heads[k] = 0
+        else:
+            if split:
+                _mark(heads, k, hangs)
+            for h in range(k):
+                allowed = h >= first_node and not (split and hangs[h] == k)
+                column[h] = logs[k, h] if allowed else -np.inf
+            heads[k] = _choose(column, k, state)
+        paths[k] = _path(scores, logs, heads[k], k, n, column, state)
+        for m in range(1, k):
+            if heads[m] == k:
+                paths[m] = _path(scores, logs, k, m, n, column, state)
+
+
+@kernel
+def _mark(heads, k, hangs):
+    """Write to ``hangs`` on which of the nodes 0 and k each token before k hangs.
+
+    Args:
+        heads: ``(n+1,)``, of the tokens before k.
+    """
+    hangs[0] = 0
+    for token in range(1, k):
+        hangs[token] = -1
+    for token in range(1, k):
+        node = token
+        while node != k and hangs[node] < 0:
+            node = heads[node]
+        end = k if node == k else hangs[node]
+        node = token
+        while node != k and hangs[node] < 0:
+            hangs[node] = end
+            node = heads[node]
+
+
+@kernel
+def _subtract_best(scores, n):
+    """Subtract the best score of each column. Return whether each token has a head."""
+    for m in range(1, n + 1):
+        best = -np.inf
+        for h in range(n + 1):
+            best = max(best, scores[h, m])
+        if best == -np.inf:
+            return False
+        for h in range(n + 1):
+            scores[h, m] -= best
+    return True
+
+
+@kernel
+def sample_trees(start, stop, batch, seeds, samples, status):
+    """Draw exact samples for the items start .. stop−1.
+
+    Args:
+        seeds: ``(B,)`` uint64, not zero.
+        samples: ``(K, B, N+1)`` int32 heads.
+    """
+    scores, lengths, (direction, max_arc_length, single_root) = batch
+    first_node = 1 if single_root else 0
+    for b in range(start, stop):
+        n = lengths[b]
+        for k in range(samples.shape[0]):
+            samples[k, b, :] = -1
+        matrix, logs = np.empty((n + 1, n + 1)), np.empty((n + 1, n + 1))
+        status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, matrix)
+        if status[b] != FEASIBLE or n == 0:
+            continue
+        heads = np.empty(n + 1, np.int32)
+        integers = np.empty(integer_workspace_size(n), dtype=np.int32)
+        floats = np.empty(float_workspace_size(n))
+        child = 1
+        if single_root:
+            # The token eliminated last must be a possible child of the root.
+            child = root_child(matrix, n, heads, integers, floats)
+        elif best_arborescence(matrix, n, False, heads, integers, floats) != FEASIBLE:
+            child = 0
+        if child == 0 or not _subtract_best(matrix, n):
+            status[b] = INFEASIBLE
+            continue
+        swap(matrix, 1, child, n)
+        if not _eliminate(matrix, n, first_node, logs, np.empty((n + 1, n + 1))):
+            for h in range(n + 1):
+                for m in range(n + 1):
+                    logs[m, h] = matrix[h, m]
+            eliminate_logarithms(logs, np.zeros((n + 1, n + 1)), n, first_node)
+        state = seeds[b : b + 1].copy()
+        for k in range(samples.shape[0]):
+            _draw(matrix, logs, n, first_node, heads, floats, state)
+            for m in range(1, n + 1):
+                samples[k, b, _swapped(m, child)] = _swapped(heads[m], child)
+
+
+@kernel
+def _swapped(node, child):
+    """Return the node after 1 and ``child`` have been exchanged."""
+    if node == 1:
+        return child
+    return 1 if node == child else node
