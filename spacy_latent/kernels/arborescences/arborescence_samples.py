@@ -64,10 +64,11 @@ def _eliminate(scores, n, first_node, logs, weights):
         pivot = 0.0
         for h in range(first_node if k > 1 else 0, k):
             pivot += weights[h, k]
-        if k > first_node:
-            chance *= pivot / sums[k] if sums[k] > 0.0 else 0.0
-        if not (chance >= SMALLEST_CHANCE and pivot > 0.0):
+        # The last pivot is the root's weight if the root is single, and is not divided.
+        whole = sums[k] if k > first_node else 1.0
+        if not pivot >= SMALLEST_CHANCE * whole / chance or pivot == 0.0:
             return False
+        chance *= pivot / whole
         row = weights[k]
         for h in range(k):
             share, target = weights[h, k] / pivot, weights[h]
