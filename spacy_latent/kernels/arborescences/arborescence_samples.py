@@ -13,9 +13,9 @@ elimination gives them d·Π w[k, m] times the sum over all choices of heads of 
 weighted by shares. This sum is F[0]·1^(|S|−1), the weighted form of Cayley's formula, since shares
 sum to 1.
 
-With a single root, shares leave root arcs out, but for the root's own share f[0] = w[0, k] / d. If
-the arc of the root's child stands for a path over k, the head of k is the root. Otherwise it is a
-token, as above.
+With a single root, the pivot d leaves root arcs out, so the shares of the other heads sum to 1. The
+root's own share is f[0] = w[0, k] / d. If the arc of the root's child stands for a path over k, the
+head of k is the root. Otherwise it is a token, as above.
 
 An elimination takes O(n³) time for all samples of an item. A sample takes O(n²), plus O(n) for each
 arc that is replaced.
