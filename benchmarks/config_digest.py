@@ -13,9 +13,9 @@ from spacy.util import load_config
 
 from spacy_latent.pipeline.unreached_stages import CALLBACK
 
-# Settings of components, of their models, and of the estimators of these that were added later,
-# with their neutral values.
-ADDED = {"evidence": None}
+# Settings that were added later, with their neutral values: of components, by factory, of their
+# models, and of the estimators of these.
+ADDED: dict[str, dict[str, Any]] = {"crf_ner": {"evidence": None}}
 ADDED_TO_MODELS = {"learn_transitions": True}
 ADDED_TO_ESTIMATORS = {"forward": "map"}
 
@@ -33,7 +33,7 @@ def digest_of(config: Path, overrides: Mapping[str, Any] | None = None) -> str:
     for component in read.get("components", {}).values():
         model = component.get("model", {})
         blocks = (
-            (component, ADDED),
+            (component, ADDED.get(component.get("factory", ""), {})),
             (model, ADDED_TO_MODELS),
             (model.get("estimator", {}), ADDED_TO_ESTIMATORS),
         )

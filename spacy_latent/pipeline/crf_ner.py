@@ -486,7 +486,10 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
     def _loss_with_counts(
         self, examples: Iterable[Example], scores: "TagScores"
     ) -> tuple[float, "TagScores", "TagSources | None"]:
-        """Return the results of get_loss, and the counts of the sources' annotation."""
+        """Return the results of get_loss, and the counts of the sources' annotation.
+
+        Emissions are as the model gives them. Only prediction forbids tags by ``open_tags``.
+        """
         from spacy_latent.models.tag_evidence import Contradiction
 
         examples = list(examples)
