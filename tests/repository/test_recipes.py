@@ -67,8 +67,8 @@ def test_every_config_has_a_row() -> None:
     without = sorted({path.stem for path in RECIPES} - rows)
     assert not without, (
         f"No row of the present config: {', '.join(without)}. Train it by 'python -m benchmarks "
-        "learning GROUP --only NAME'. After a new setting with a neutral default, add this to ADDED "
-        "in benchmarks/config_digest.py."
+        "learning GROUP --only NAME'. If it changed by a new setting with a neutral default, add "
+        "this to ADDED in benchmarks/config_digest.py."
     )
 
 
