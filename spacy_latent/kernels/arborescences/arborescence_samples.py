@@ -32,7 +32,14 @@ from spacy_latent.kernels.arborescences.arborescence import (
     float_workspace_size,
     integer_workspace_size,
 )
-from spacy_latent.kernels.arborescences.elimination import SMALLEST_CHANCE, root_child, swap
+from spacy_latent.kernels.arborescences.elimination import (
+    SMALLEST_CHANCE,
+    eliminate,
+    padded_shape,
+    root_child,
+    swap,
+    workspace,
+)
 from spacy_latent.kernels.arborescences.elimination_logarithms import eliminate_logarithms
 from spacy_latent.kernels.core.compilation import FUSED, kernel
 from spacy_latent.kernels.core.draws import uniform
@@ -41,44 +48,35 @@ from spacy_latent.kernels.simd.arc_scores import read_arc_scores
 from spacy_latent.kernels.simd.exponential import exponential
 
 
-@kernel(fastmath=FUSED)
-def _eliminate(scores, n, first_node, logs, weights):
+@kernel
+def _eliminate(scores, n, first_node, logs):
     """Write the results of ``eliminate_logarithms``, from an elimination of plain weights.
 
     Args:
         scores: [head, modifier], at most 0.
-        weights: ``(n+1, n+1)`` workspace.
 
     Returns:
         Whether weights that underflow have no effect.
     """
-    chance = 1.0
+    rows, columns = padded_shape(n)
+    own = workspace(np.zeros(4 * rows * columns), np.empty(n + 1), n)
     for h in range(n + 1):
         for m in range(n + 1):
-            weights[h, m] = exponential(scores[h, m])
-    sums = np.zeros(n + 1)
-    for h in range(first_node, n + 1):
-        for m in range(n + 1):
-            sums[m] += weights[h, m]
-    for k in range(n, 0, -1):
-        pivot = 0.0
-        for h in range(first_node if k > 1 else 0, k):
-            pivot += weights[h, k]
-        # The last pivot is the root's weight if the root is single, and is not divided.
-        whole = sums[k] if k > first_node else 1.0
-        if not pivot >= SMALLEST_CHANCE * whole / chance or pivot == 0.0:
-            return False
-        chance *= pivot / whole
-        row = weights[k]
+            own.weights[h, m] = exponential(scores[h, m])
+    total = eliminate(own, n, first_node, SMALLEST_CHANCE, np.zeros(columns))
+    # The last pivot, the root's weight if the root is single, is not among the chances.
+    if math.isnan(total) or own.pivots[1] < SMALLEST_CHANCE:
+        return False
+    for k in range(1, n + 1):
         for h in range(k):
-            share, target = weights[h, k] / pivot, weights[h]
-            weights[h, k] = share
-            for m in range(k):
-                target[m] += share * row[m]
-    for h in range(n + 1):
-        for m in range(n + 1):
-            logs[m, h] = math.log(weights[h, m]) if weights[h, m] > 0.0 else -np.inf
+            logs[k, h] = _logarithm(own.shares[k, h])
+            logs[h, k] = _logarithm(own.weights[k, h])
     return True
+
+
+@kernel
+def _logarithm(x):
+    return math.log(x) if x > 0.0 else -np.inf
 
 
 @kernel(fastmath=FUSED)
@@ -209,7 +207,7 @@ def sample_trees(start, stop, batch, seeds, samples, status):
             status[b] = INFEASIBLE
             continue
         swap(matrix, 1, child, n)
-        if not _eliminate(matrix, n, first_node, logs, np.empty((n + 1, n + 1))):
+        if not _eliminate(matrix, n, first_node, logs):
             for h in range(n + 1):
                 for m in range(n + 1):
                     logs[m, h] = matrix[h, m]

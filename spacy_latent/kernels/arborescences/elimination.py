@@ -48,7 +48,7 @@ _gather_tangent = fused_loop(
 
 
 class Elimination(NamedTuple):
-    """An elimination of n tokens, or its tangent. Squares are of :func:`_shape`.
+    """An elimination of n tokens, or its tangent. Squares are of :func:`padded_shape`.
 
     Attributes:
         weights: [head, modifier]. Row k becomes the weights w[k, m], m < k, at the elimination of
@@ -67,9 +67,9 @@ class Elimination(NamedTuple):
 
 
 @kernel
-def _workspace(squares, pivots, n):
+def workspace(squares, pivots, n):
     """Return an elimination of n tokens in a flat array of at least four squares."""
-    shape = _shape(n)
+    shape = padded_shape(n)
     area = shape[0] * shape[1]
     return Elimination(
         squares[:area].reshape(shape),
@@ -81,7 +81,7 @@ def _workspace(squares, pivots, n):
 
 
 @kernel
-def _shape(n):
+def padded_shape(n):
     """Return the shape of the square workspaces: whole vectors and whole groups of heads.
 
     Only (n+1, n+1) entries are used. The padding is finite and does not affect them.
@@ -90,7 +90,7 @@ def _shape(n):
 
 
 @kernel(fastmath=FAST)
-def _eliminate(own, n, first_node, smallest_chance, row):
+def eliminate(own, n, first_node, smallest_chance, row):
     """Eliminate the tokens n .. 1: write weights, shares and pivots.
 
     Args:
@@ -148,7 +148,7 @@ def _read_row(source, k, row):
 
 @kernel(fastmath=FAST)
 def _adjoint(own, n, first_node, row, passed):
-    """Write gradient and reach after :func:`_eliminate`.
+    """Write gradient and reach after :func:`eliminate`.
 
     Args:
         row, passed: workspaces.
@@ -182,7 +182,7 @@ def _adjoint(own, n, first_node, row, passed):
 
 @kernel(fastmath=FAST)
 def _tangent(own, tangents, n, first_node, row, drow):
-    """Write the tangents of the results of _eliminate.
+    """Write the tangents of the results of eliminate.
 
     Args:
         tangents: its weights are the tangents of the weights.
@@ -320,22 +320,22 @@ def sum_over_trees(start, stop, items, batch, along, operation, results):
     longest = 0
     for b in items[start:stop]:
         longest = max(longest, lengths[b])
-    area, first_node = _shape(longest)[0] * _shape(longest)[1], 1 if single_root else 0
+    area, first_node = padded_shape(longest)[0] * padded_shape(longest)[1], 1 if single_root else 0
     integers = np.empty(integer_workspace_size(longest), dtype=np.int32)
     floats = np.empty(float_workspace_size(longest))
     heads = np.empty(longest + 1, dtype=np.int32)
-    rows, pivots = np.zeros((4, _shape(longest)[1])), np.empty((2, longest + 1))
+    rows, pivots = np.zeros((4, padded_shape(longest)[1])), np.empty((2, longest + 1))
     matrices, squares = np.empty(2 * area), np.empty(4 * area)
     d_squares = np.empty(4 * area if operation == HESSIAN_PRODUCT else 0)
     along_workspace = np.empty((longest + 1) ** 2 if operation == HESSIAN_PRODUCT else 0)
     for b in items[start:stop]:
-        n, size, shape = lengths[b], lengths[b] + 1, _shape(lengths[b])
+        n, size, shape = lengths[b], lengths[b] + 1, padded_shape(lengths[b])
         log_partition[b], status[b] = 0.0, FEASIBLE
         if operation != LOG_PARTITION:
             result[b] = 0.0
         if n == 0:
             continue
-        own = _workspace(squares, pivots[0], n)
+        own = workspace(squares, pivots[0], n)
         weights = matrices[: shape[0] * shape[1]].reshape(shape)
         matrix = matrices[area : area + size * shape[1]].reshape((size, shape[1]))
         status[b], offset = read_weights(
@@ -355,7 +355,7 @@ def sum_over_trees(start, stop, items, batch, along, operation, results):
         value = np.nan
         for smallest_chance in (SMALLEST_CHANCE, 0.0):
             copy(weights, own.weights, *shape)
-            value = _eliminate(own, n, first_node, smallest_chance, rows[0])
+            value = eliminate(own, n, first_node, smallest_chance, rows[0])
             # If only log Z is wanted and no weight has underflowed, repeat without the bound on the
             # chance.
             if (
@@ -377,7 +377,7 @@ def sum_over_trees(start, stop, items, batch, along, operation, results):
             copy(along[b], swapped, size, size)
             if child != 1:
                 swap(swapped, 1, child, n)
-            tangents = _workspace(d_squares, pivots[1], n)
+            tangents = workspace(d_squares, pivots[1], n)
             _tangents_of_weights(weights, swapped, n, tangents.weights)
             _tangent(own, tangents, n, first_node, rows[0], rows[1])
             _tangent_of_adjoint(own, tangents, n, first_node, rows)

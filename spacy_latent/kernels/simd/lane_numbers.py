@@ -33,8 +33,8 @@ from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.simd.lanes import LANES_TYPE, store, vector_at
 from spacy_latent.kernels.simd.vector import FLAGS, LANES, VECTOR, broadcast, larger
 
-# The chart of the weights, [i, j]. It holds scores for maxima, and their tangents in
-# ``Tangents.change``.
+# The chart of the weights, [i, j]. It holds scores for maxima. In ``Tangents.tangents`` it holds
+# the tangents of the log-weights, d log w; in kernels.simd.row_numbers they are dw.
 WEIGHT = 0
 
 

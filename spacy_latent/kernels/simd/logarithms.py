@@ -31,8 +31,9 @@ def log_add(a, b):
 def logarithm_of(builder: Any, x: Any) -> Any:
     """Return the logarithm of a vector of float32 or float64.
 
-    Numbers must be finite. The result is −∞ for numbers that are subnormal or not above 0. The
-    error is two units in the last place, or for numbers near 1 two units in the last place of 1.
+    Numbers must be finite. The result is −∞ for numbers that are not above 0, and a wrong finite
+    number for subnormal ones. The error is two units in the last place, or for numbers near 1 two
+    units in the last place of 1.
 
     With x = 2**k · m and √½ ≤ m < √2, log x = k·log 2 + 2·artanh s for s = (m − 1)/(m + 1).
     """

@@ -5,6 +5,11 @@ weights, ``(rows, columns)`` of any size. It is the first argument of a recurren
 operations below. Its type selects the operations when the recurrence is compiled, as in
 kernels.simd.lane_numbers.
 
+Fields of a number type are told apart by their dimensions: matrices are weights, arrays of three
+dimensions charts, and a scalar is the floor. Totals are written to the last charts. A new number
+type needs rules in ``_RULES``, here and in kernels.simd.lane_numbers. A total is one float64 here,
+and one vector there, for every number type.
+
 A *cell* [i, k] is the entry of a chart for a span. A *total* is an accumulator, a float64 that is
 not yet written to a chart. For ``Tangents``, a total is the tangent alone, since the charts hold
 the values already.
@@ -61,6 +66,7 @@ class Tangents(NamedTuple):
     """Forward derivatives of ``Sums``.
 
     Attributes:
+        d_weights: the tangents of the weights, dw.
         charts: the sums, with floor 0; only read.
         tangents: their tangents.
     """
@@ -300,7 +306,10 @@ def plus(typingctx: Any, number: Any, total: Any, other: Any) -> Any:
 def times_weight(
     typingctx: Any, number: Any, total: Any, chart: Any, i: Any, k: Any, h: Any, m: Any
 ) -> Any:
-    """Return the total of the cell [i, k] of a chart times the weight [h, m]."""
+    """Return the total of the cell [i, k] of a chart times the weight [h, m].
+
+    Tangents read the value of the cell, which must be written before.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         value, total, chart, i, k, h, m = arguments
