@@ -41,8 +41,8 @@ class StructureContract(Staged, ABC):
         part_axes: number of trailing axes of ``scores`` that index parts.
         parts: kind of the parts; a config with a scorer or composer of another kind is refused.
             "arcs" are (n+1, n+1) [head, modifier], "items" (n,), "cells" (n, m), "transitions" (n,
-            k, k) [position, previous tag, tag], "tags" (n, k), "spans" (n, n) [first, last]. Other
-            names may be used for other kinds. Empty: not checked.
+            k, k) [position, previous tag, tag], at position 0 row 0 alone, "tags" (n, k), "spans"
+            (n, n) [first, last]. Other names may be used for other kinds. Empty: not checked.
         tractable: names of the operations that have an exact polynomial algorithm, beyond those
             that follow from ``map``. Estimators query it by :meth:`lacks` when a config is loaded.
         has_map: whether ``map``, and everything that follows from it, has an exact polynomial
