@@ -6,7 +6,7 @@ from functools import partial
 
 from torch import Tensor
 
-from spacy_latent.errors import IncompatiblePair, LatentError, check_whole
+from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
 from spacy_latent.estimators.target_difference import check_positive
@@ -54,10 +54,8 @@ class Sinkhorn(Estimator):
         k: int = 10,
     ) -> None:
         check_positive(self.name, temperature=temperature, max_iter=max_iter, tolerance=tolerance)
-        check_whole(self.name, num_samples=num_samples)
-        if noise is not None:
-            check_noise(self.name, noise, scale, num_samples, k)
-        elif num_samples != 1:
+        check_noise(self.name, "gumbel" if noise is None else noise, scale, num_samples, k)
+        if noise is None and num_samples != 1:
             raise LatentError(
                 f"{self.name}: num_samples is {num_samples} without noise, which would give as "
                 "many times the same matrix. Set noise, or num_samples = 1."
