@@ -32,6 +32,7 @@ from spacy_latent.kernels.arborescences.arborescence import (
     float_workspace_size,
     integer_workspace_size,
 )
+from spacy_latent.kernels.arborescences.arc_weights import loses_nothing
 from spacy_latent.kernels.arborescences.elimination import (
     SMALLEST_CHANCE,
     eliminate,
@@ -41,8 +42,8 @@ from spacy_latent.kernels.arborescences.elimination import (
     workspace,
 )
 from spacy_latent.kernels.arborescences.elimination_logarithms import eliminate_logarithms
-from spacy_latent.kernels.core.compilation import FUSED, kernel
-from spacy_latent.kernels.core.draws import uniform
+from spacy_latent.kernels.core.compilation import kernel
+from spacy_latent.kernels.core.draws import choose
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE
 from spacy_latent.kernels.simd.arc_scores import read_arc_scores
 from spacy_latent.kernels.simd.exponential import exponential
@@ -60,12 +61,19 @@ def _eliminate(scores, n, first_node, logs):
     """
     rows, columns = padded_shape(n)
     own = workspace(np.zeros(4 * rows * columns), np.empty(n + 1), n)
-    for h in range(n + 1):
-        for m in range(n + 1):
-            own.weights[h, m] = exponential(scores[h, m])
-    total = eliminate(own, n, first_node, SMALLEST_CHANCE, np.zeros(columns))
-    # The last pivot, the root's weight if the root is single, is not among the chances.
-    if math.isnan(total) or own.pivots[1] < SMALLEST_CHANCE:
+    row, total = np.zeros(columns), np.nan
+    for smallest_chance in (SMALLEST_CHANCE, 0.0):
+        for h in range(n + 1):
+            for m in range(n + 1):
+                own.weights[h, m] = exponential(scores[h, m])
+        # Improbable trees need no logarithms if no weight has underflowed.
+        if smallest_chance == 0.0 and not loses_nothing(scores, own.weights, n, 0):
+            return False
+        total = eliminate(own, n, first_node, smallest_chance, row)
+        if math.isfinite(total):
+            break
+    # A single root's weight is not among the chances.
+    if not math.isfinite(total) or (first_node == 1 and own.pivots[1] < SMALLEST_CHANCE):
         return False
     for k in range(1, n + 1):
         for h in range(k):
@@ -79,25 +87,6 @@ def _logarithm(x):
     return math.log(x) if x > 0.0 else -np.inf
 
 
-@kernel(fastmath=FUSED)
-def _choose(column, count, state):
-    """Return an index with probability proportional to exp(column), which is overwritten."""
-    top, total = -np.inf, 0.0
-    for i in range(count):
-        top = max(top, column[i])
-    for i in range(count):
-        column[i] = exponential(column[i] - top)
-        total += column[i]
-    left, chosen = uniform(state) * total, -1
-    for i in range(count):
-        if column[i] > 0.0:
-            chosen = i
-            left -= column[i]
-            if left < 0.0:
-                break
-    return chosen
-
-
 @kernel
 def _path(scores, logs, head, modifier, n, column, state):
     """Draw the token over which an arc among earlier tokens leads, 0 if it stands for itself."""
@@ -105,7 +94,7 @@ def _path(scores, logs, head, modifier, n, column, state):
     column[0] = scores[head, modifier]
     for k in range(first, n + 1):
         column[k - first + 1] = logs[k, head] + logs[modifier, k]
-    place = _choose(column, n - first + 2, state)
+    place = choose(column, n - first + 2, state)
     return first + place - 1 if place > 0 else 0
 
 
@@ -134,7 +123,7 @@ def _draw(scores, logs, n, first_node, heads, column, state):
             for h in range(k):
                 allowed = h >= first_node and not (split and hangs[h] == k)
                 column[h] = logs[k, h] if allowed else -np.inf
-            heads[k] = _choose(column, k, state)
+            heads[k] = choose(column, k, state)
         paths[k] = _path(scores, logs, heads[k], k, n, column, state)
         for m in range(1, k):
             if heads[m] == k:
@@ -164,16 +153,13 @@ def _mark(heads, k, hangs):
 
 @kernel
 def _subtract_best(scores, n):
-    """Subtract the best score of each column. Return whether each token has a head."""
+    """Subtract the best score of each column. Each token must have a head."""
     for m in range(1, n + 1):
         best = -np.inf
         for h in range(n + 1):
             best = max(best, scores[h, m])
-        if best == -np.inf:
-            return False
         for h in range(n + 1):
             scores[h, m] -= best
-    return True
 
 
 @kernel
@@ -203,9 +189,10 @@ def sample_trees(start, stop, batch, seeds, samples, status):
             child = root_child(matrix, n, heads, integers, floats)
         elif best_arborescence(matrix, n, False, heads, integers, floats) != FEASIBLE:
             child = 0
-        if child == 0 or not _subtract_best(matrix, n):
+        if child == 0:
             status[b] = INFEASIBLE
             continue
+        _subtract_best(matrix, n)
         swap(matrix, 1, child, n)
         if not _eliminate(matrix, n, first_node, logs):
             for h in range(n + 1):
