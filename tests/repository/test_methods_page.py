@@ -9,9 +9,10 @@ import unicodedata
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
+import srsly
 
 from benchmarks import recipes
 from spacy_latent.estimators.control_variates import ControlVariate
@@ -27,7 +28,7 @@ MISSING = "## Not here, and why"
 LISTED_IN_LIMITS = "## Methods of the literature that are not here"
 GROUPS = ("architectures", "callbacks", "factories", "loggers", "misc", "readers", "scorers")
 CODE = re.compile(r"`([^`]+)`")
-SETTING = re.compile(r"([a-z_.]+) = .+")
+SETTING = re.compile(r"([a-z_.]+) = (.+)")
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)")
 
 
@@ -50,16 +51,41 @@ def named() -> dict[str, Any]:
 def unknown(cell: str) -> list[str]:
     """Return the code of a cell that names nothing: a name, setting, recipe, function, command."""
     codes = CODE.findall(cell)
-    makers = [named()[code] for code in codes if code in named()]
-    settings = {name for maker in makers for name in inspect.signature(maker).parameters}
-    settings |= {f"evidence.{each.name}" for each in fields(EvidenceSettings)}
+    settings: dict[str, set[Any]] = {}
+    for code in codes:
+        if code in named():
+            settings |= settings_of(named()[code])
+    if "crf_ner" in codes:
+        settings |= {f"evidence.{each.name}": set() for each in fields(EvidenceSettings)}
     return [code for code in codes if not is_known(code, settings)]
 
 
-def is_known(code: str, settings: set[str]) -> bool:
+def settings_of(maker: Any) -> dict[str, set[Any]]:
+    """Return the settings of what a config names, with the values that the type of each lists."""
+    try:
+        hints = get_type_hints(maker.__init__ if inspect.isclass(maker) else maker)
+    except NameError:
+        # Types that are imported for a type checker alone; readers have them, and no literals.
+        hints = {}
+    return {name: literals(hints.get(name)) for name in inspect.signature(maker).parameters}
+
+
+def literals(hint: Any) -> set[Any]:
+    """Return the values that a type allows, empty if it does not list them."""
+    parts = [part for part in (hint, *get_args(hint)) if get_origin(part) is Literal]
+    return {value for part in parts for value in get_args(part)}
+
+
+def is_known(code: str, settings: dict[str, set[Any]]) -> bool:
+    """Return whether the code names something.
+
+    Args:
+        settings: of all that the cell names, with the values that the type of each lists.
+    """
     setting = SETTING.fullmatch(code)
     if setting:
-        return setting[1] in settings
+        values = settings.get(setting[1])
+        return values is not None and (not values or srsly.json_loads(setting[2]) in values)
     if code.startswith(("spacy ", "python -m ")):
         pages.check_command([*code.split(), "--help"])
         return True
@@ -87,7 +113,14 @@ def test_the_last_cell_of_a_method_has_recipes_and_links_alone(row: list[str]) -
 
 @pytest.mark.parametrize(
     "cell",
-    ["`SparseMapp`", "`SparseMAP`, `margin = 1`", "`crf_ner`, `evidence.flagged = 1`", "`demo_x`"],
+    [
+        "`SparseMapp`",
+        "`SparseMAP`, `margin = 1`",
+        '`MonotoneAlignment`, `moves = "waltz"`',
+        "`crf_ner`, `evidence.flagged = 1`",
+        "`Marginals`, `evidence.flags = 1`",
+        "`demo_x`",
+    ],
 )
 def test_what_does_not_exist_is_found(cell: str) -> None:
     assert len(unknown(cell)) == 1
