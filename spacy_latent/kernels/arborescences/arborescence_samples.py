@@ -27,17 +27,12 @@ import math
 
 import numpy as np
 
-from spacy_latent.kernels.arborescences.arborescence import (
-    best_arborescence,
-    float_workspace_size,
-    integer_workspace_size,
-)
 from spacy_latent.kernels.arborescences.arc_weights import loses_nothing
 from spacy_latent.kernels.arborescences.elimination import (
     SMALLEST_CHANCE,
     eliminate,
+    last_token,
     padded_shape,
-    root_child,
     swap,
     workspace,
 )
@@ -180,15 +175,7 @@ def sample_trees(start, stop, batch, seeds, samples, status):
         status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, matrix)
         if status[b] != FEASIBLE or n == 0:
             continue
-        heads = np.empty(n + 1, np.int32)
-        integers = np.empty(integer_workspace_size(n), dtype=np.int32)
-        floats = np.empty(float_workspace_size(n))
-        child = 1
-        if single_root:
-            # The token eliminated last must be a possible child of the root.
-            child = root_child(matrix, n, heads, integers, floats)
-        elif best_arborescence(matrix, n, False, heads, integers, floats) != FEASIBLE:
-            child = 0
+        child = last_token(matrix, n, single_root)
         if child == 0:
             status[b] = INFEASIBLE
             continue
@@ -199,9 +186,10 @@ def sample_trees(start, stop, batch, seeds, samples, status):
                 for m in range(n + 1):
                     logs[m, h] = matrix[h, m]
             eliminate_logarithms(logs, np.zeros((n + 1, n + 1)), n, first_node)
+        heads, column = np.empty(n + 1, np.int32), np.empty(n + 1)
         state = seeds[b : b + 1].copy()
         for k in range(samples.shape[0]):
-            _draw(matrix, logs, n, first_node, heads, floats, state)
+            _draw(matrix, logs, n, first_node, heads, column, state)
             for m in range(1, n + 1):
                 samples[k, b, _swapped(m, child)] = _swapped(heads[m], child)
 

@@ -271,6 +271,20 @@ def root_child(scores, n, heads, integers, floats):
 
 
 @kernel
+def last_token(scores, n, single_root):
+    """Return the token to eliminate last, or 0 if there is no tree.
+
+    If the root is single, it must be a possible child of the root.
+    """
+    heads, integers = np.empty(n + 1, np.int32), np.empty(integer_workspace_size(n), np.int32)
+    floats = np.empty(float_workspace_size(n))
+    if single_root:
+        return root_child(scores, n, heads, integers, floats)
+    found = best_arborescence(scores, n, False, heads, integers, floats)
+    return 1 if found == FEASIBLE else 0
+
+
+@kernel
 def swap(a, i, j, n):
     """Exchange nodes i and j of ``a`` ``(n+1, ...)``."""
     for k in range(n + 1):

@@ -9,12 +9,7 @@ import math
 
 import numpy as np
 
-from spacy_latent.kernels.arborescences.arborescence import (
-    best_arborescence,
-    float_workspace_size,
-    integer_workspace_size,
-)
-from spacy_latent.kernels.arborescences.elimination import root_child
+from spacy_latent.kernels.arborescences.elimination import last_token
 from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE
@@ -118,14 +113,7 @@ def sum_by_logarithms(start, stop, items, batch, along, operation, results):
         status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, matrix)
         if status[b] != FEASIBLE:
             continue
-        integers = np.empty(integer_workspace_size(n), dtype=np.int32)
-        floats = np.empty(float_workspace_size(n))
-        heads = np.empty(size, dtype=np.int32)
-        child = 1
-        if single_root:
-            child = root_child(matrix, n, heads, integers, floats)
-        elif best_arborescence(matrix, n, False, heads, integers, floats) != FEASIBLE:
-            child = 0
+        child = last_token(matrix, n, single_root)
         if child == 0:
             status[b] = INFEASIBLE
             continue
