@@ -510,12 +510,19 @@ def test_a_long_doc(nlp: Language) -> None:
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
+def test_the_recipes_fill_without_a_change() -> None:
+    for name in ("ner_crf", "ner_baseline"):
+        config = Config().from_disk(CONFIGS / f"{name}.cfg", interpolate=False)
+        filled = spacy.util.load_model_from_config(config, auto_fill=True).config
+        assert filled["components"] == config.interpolate()["components"]
+
+
 @pytest.mark.parametrize(
     "path",
     [path for path in sorted(CONFIGS.glob("*.cfg")) if '"crf_ner"' in path.read_text("utf8")],
     ids=lambda path: path.stem,
 )
-def test_the_recipes_fill_without_a_change(path: Path) -> None:
+def test_recipes_name_all_settings_of_the_component(path: Path) -> None:
     config = Config().from_disk(path, interpolate=False)
     filled = spacy.util.load_model_from_config(config, auto_fill=True).config
     for name, given in config.interpolate()["components"].items():
