@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spacy_latent.cli.config_blocks import (
     CLASSIFIER,
@@ -23,6 +23,7 @@ from spacy_latent.cli.config_blocks import (
     embedder_of,
     embedder_or_new,
     estimator_block,
+    exclusive_classes,
     has_latent,
     latent_block,
     layer_blocks,
@@ -41,9 +42,6 @@ from spacy_latent.errors import IncompatiblePair, LatentError
 if TYPE_CHECKING:
     from spacy.language import Language
     from thinc.api import Config
-
-    from spacy_latent.layers.rationale_reader import RationaleReader
-    from spacy_latent.structures.base import Structure
 
 # Defaults of a new latent layer.
 STRUCTURE, ESTIMATOR = "spanning-tree", "marginals"
@@ -66,8 +64,8 @@ def loaded(config: Config) -> Language:
 def with_refusal(config: Config) -> Config:
     """Return a copy with a callback that refuses trainings that are too short.
 
-    A training is too short if it would end before the last stage of the structure or estimator. The
-    check runs when the config is loaded. An existing callback is not replaced.
+    Such a training would end before the last stage of the structure or estimator. The check runs
+    when the config is loaded. An existing callback is not replaced.
     """
     from spacy_latent.pipeline.unreached_stages import CALLBACK
 
@@ -118,22 +116,24 @@ def with_structure(
             with_other(name, components[name], structure, estimator)
         return changed
     for name in names:
-        check_component(components, pipeline, name)
+        check_there(components, pipeline, name)
+        if why := refusal(name, components[name]):
+            raise LatentError(why)
     default = next(filter(None, (embedder_of(components[name]) for name in names)), EMBEDDER)
     embedders = [embedder_or_new(components[name], default) for name in names]
     for name, block in zip(names, embedders):
         # Check this before the search for compatible layers, which is useless otherwise.
         check_texts(name, block, structure_block(structure or STRUCTURE))
     blocks = layer_blocks(structure or STRUCTURE, estimator or ESTIMATOR)
-    if needs_loss(blocks) and not shared:
-        for name, block in zip(names, embedders):
+    if shared:
+        share_encoder(components, pipeline, names, embedders, blocks)
+        return changed
+    has_own_loss = needs_loss(blocks)
+    for name, block in zip(names, embedders):
+        if has_own_loss:
             with_own_loss(name, components[name], block, blocks)
-        return changed
-    if not shared:
-        for name, block in zip(names, embedders):
+        else:
             around_embedder(block, blocks, stored_name(name, components[name]["factory"]))
-        return changed
-    share_encoder(components, pipeline, names, embedders, blocks)
     return changed
 
 
@@ -146,9 +146,7 @@ def share_encoder(
 ) -> None:
     """Put a ``latent_encoder`` over the embedder of these components, and let them listen to it.
 
-    Args:
-        names: The components that share the encoder.
-        embedders: Blocks of the components' embedders, which become blocks of listeners.
+    The blocks of the embedders become blocks of listeners.
     """
     if ENCODER in components:
         raise LatentError(
@@ -192,11 +190,10 @@ def with_other(name: str, component: Block, structure: str | None, estimator: st
     if structure is not None:
         check_texts(name, block, structure_block(structure, "composer" not in block))
     layers = replaced(block, structure, estimator)
-    above = block["@architectures"]
-    if needs_loss(layers) and above == LATENT:
+    if needs_loss(layers) and block["@architectures"] == LATENT:
         with_own_loss(name, component, block["tok2vec"], layers)
-        return
-    block.update(layers)
+    else:
+        block.update(layers)
 
 
 def replaced(block: Block, structure: str | None, estimator: str | None) -> dict[str, Block]:
@@ -204,12 +201,9 @@ def replaced(block: Block, structure: str | None, estimator: str | None) -> dict
     from spacy.util import registry
 
     from spacy_latent.layers.compatibility import check_parts, compatible_layers
+    from spacy_latent.layers.rationale_reader import RationaleReader
 
-    layers = {
-        argument: dict(block[argument])
-        for argument in LAYERS
-        if isinstance(block.get(argument), dict)
-    }
+    layers = {part: dict(block[part]) for part in LAYERS if isinstance(block.get(part), dict)}
     chooses = "composer" not in block
     for argument, name in zip(("structure", "estimator"), defaults(block)):
         layers.setdefault(argument, {"@misc": name})
@@ -218,7 +212,10 @@ def replaced(block: Block, structure: str | None, estimator: str | None) -> dict
     if estimator is not None:
         layers["estimator"] = estimator_block(estimator, layers["structure"], chooses)
     made = registry.resolve(layers)
-    composer = reader(made["structure"]) if chooses else made.get("composer")
+    composer: Any = made.get("composer")
+    if chooses:
+        # A rationale has its reader in the place of a composer.
+        composer = partial(RationaleReader, choice=made["structure"].parts)
     if "scorer" in made and composer is not None:
         try:
             check_parts(made["structure"], made["estimator"], made["scorer"], composer)
@@ -228,8 +225,7 @@ def replaced(block: Block, structure: str | None, estimator: str | None) -> dict
             return layers
     fitting = compatible_layers(made["structure"], made["estimator"])
     scorer = tagged(fitting[0]) if chooses else {"@misc": fitting[0]}
-    new: dict[str, Block] = {"scorer": scorer, "composer": {"@misc": fitting[1]}}
-    new = over(block["tok2vec"], new)
+    new = over(block["tok2vec"], {"scorer": scorer, "composer": {"@misc": fitting[1]}})
     return {**layers, **{argument: new[argument] for argument in new if argument in block}}
 
 
@@ -242,13 +238,6 @@ def defaults(block: Block) -> tuple[str, str]:
         "AlignedPairTextCat": ("OneToOneAlignment", "SparseMAP"),
     }.get(kind, ("SpanningTree", "Marginals"))
     return f"spacy-latent.{structure}.v1", f"spacy-latent.{estimator}.v1"
-
-
-def reader(structure: Structure) -> partial[RationaleReader]:
-    """Return the layer that takes the place of a composer in a rationale."""
-    from spacy_latent.layers.rationale_reader import RationaleReader
-
-    return partial(RationaleReader, choice=structure.parts)
 
 
 def choose_component(components: dict[str, Block], pipeline: list[str]) -> str:
@@ -268,13 +257,6 @@ def choose_component(components: dict[str, Block], pipeline: list[str]) -> str:
         f"None of {', '.join(pipeline) or 'its components'} has an embedder of tokens. Add one "
         "that does, such as textcat, ner, spancat or tagger."
     )
-
-
-def check_component(components: dict[str, Block], pipeline: list[str], name: str) -> None:
-    check_there(components, pipeline, name)
-    why = refusal(name, components[name])
-    if why is not None:
-        raise LatentError(why)
 
 
 def refusal(name: str, component: Block) -> str | None:
@@ -300,13 +282,11 @@ def with_own_loss(name: str, component: Block, embedder: Block, layers: dict[str
             "structure of their own. Take another estimator for it, such as marginals, sparsemap "
             "or implicit-mle."
         )
-    classes = component["factory"] == "textcat"
-    model = component["model"]
-    component["factory"] = OWNERS[1 + TEXTCATS.index(component["factory"])]
     component["model"] = {
         "@architectures": CLASSIFIER,
-        "exclusive_classes": model.get("exclusive_classes", classes),
+        "exclusive_classes": exclusive_classes(component),
         "tok2vec": dict(embedder),
         **over(embedder, layers),
         **rates(embedder),
     }
+    component["factory"] = OWNERS[1 + TEXTCATS.index(component["factory"])]

@@ -11,7 +11,7 @@ import typer
 from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, GpuId, Metrics, Models
 from spacy_latent.cli.output import check_output, write_json
-from spacy_latent.cli.pipelines import import_code, is_installed, load, trained_name, use_gpu
+from spacy_latent.cli.pipelines import check_arguments, load, prepare, trained_name
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -51,12 +51,8 @@ def main(
     from spacy_latent.cli.progress import progress
 
     check_output(metrics)
-    import_code(code)
-    for path in (*models, corpus):
-        if not path.exists() and not is_installed(path):
-            fail(f"{path} does not exist.")
-    refuse_other_order(corpus, models)
-    use_gpu(gpu_id)
+    prepare(code, gpu_id)
+    check_arguments(models, corpus, "attachment")
     table: dict[str, dict[str, Share]] = {}
     names = [trained_name(path) for path in models]
     for path, short in zip(models, names):
@@ -82,19 +78,6 @@ def main(
         write_json(metrics, for_json(table))
 
 
-def refuse_other_order(corpus: Path, models: Sequence[Path]) -> None:
-    """Exit with an error if the corpus is not the last argument."""
-    order = (
-        "Give the pipelines first, and the corpus last: "
-        "spacy latent evaluate attachment MODEL CORPUS"
-    )
-    if (corpus / "config.cfg").is_file():
-        fail(f"{corpus} is a pipeline, and a corpus was expected", order)
-    for path in models:
-        if path.is_file():
-            fail(f"{path} is a file, and the directory of a pipeline was expected", order)
-
-
 def read_docs(nlp: Language, corpus: Path, gold_preproc: bool) -> list[Example]:
     from spacy.training import Corpus
 
@@ -116,7 +99,7 @@ def read_docs(nlp: Language, corpus: Path, gold_preproc: bool) -> list[Example]:
         )
 
 
-# The counted tokens: as in spaCy's dep_uas, and all tokens.
+# The tokens that count: as in spaCy's dep_uas, and all.
 COUNTED = ("without punctuation", "all tokens")
 # Name of the row of the parse. It is not the name of a component: a latent_parser has a row under
 # its own name, usually "parser", for its trees in doc._.latent.
@@ -129,18 +112,16 @@ def predicted_trees(
     one_sentence: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Sequence[Heads]]:
-    """Return the heads of every doc, by the component that set them.
+    """Return the heads of every doc, by the name of a latent layer, or :data:`PARSE`.
 
-    These are the heads of latent structures, including inline components and structures that are
-    not stored. :data:`PARSE` is the name of the parse.
+    Inline layers and structures that are not stored are included.
 
     Args:
         one_sentence: Mark each doc as one sentence, which a parser would otherwise split.
     """
-    if one_sentence:
-        for example in examples:
-            for token in example.predicted:
-                token.is_sent_start = token.i == 0
+    for example in examples if one_sentence else ():
+        for token in example.predicted:
+            token.is_sent_start = token.i == 0
     found: dict[str, Sequence[Heads]] = {}
     stream = read_structures(nlp, [example.predicted for example in examples])
     docs = list(stream if progress is None else progress(stream, "Trees", len(examples)))
@@ -178,11 +159,8 @@ def measure(
 ) -> dict[str, dict[str, Share]]:
     """Return the shares of tokens with the head of the reference, with control trees.
 
-    The control trees use only the words. The random trees use one seed. Without punctuation, the
-    result also has the other measures of :data:`spacy_latent.analysis.TREE_MEASURES`.
-
-    Returns:
-        Shares by the name of the trees and by the counted tokens.
+    The shares are by the name of the trees and by the counted tokens. They include the other
+    :data:`spacy_latent.analysis.TREE_MEASURES`, without punctuation.
     """
     from spacy_latent.analysis import (
         PUNCTUATION,
@@ -213,7 +191,7 @@ def print_table(table: dict[str, dict[str, Share]]) -> None:
         for name, row in table.items()
     ]
     header = ("", *(f"{way} (95 %)" if way in COUNTED else way for way in ways))
-    msg.table(rows, header=header, aligns=("l", *("r" for _ in ways)), divider=True)
+    msg.table(rows, header=header)
 
 
 def _shown(share: float, low: float, high: float) -> str:
@@ -234,6 +212,7 @@ def for_json(table: dict[str, dict[str, Share]]) -> dict[str, dict[str, Any]]:
 
     found: dict[str, dict[str, Any]] = {}
     for name, row in table.items():
-        found[name] = {way: share for way, (share, _, _) in row.items()}
-        found[name] |= {f"{way}, 95 %": [low, high] for way, (_, low, high) in row.items()}
-    return {name: plain(row) for name, row in found.items()}
+        shares = {way: share for way, (share, _, _) in row.items()}
+        intervals = {f"{way}, 95 %": [low, high] for way, (_, low, high) in row.items()}
+        found[name] = plain({**shares, **intervals})
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -133,7 +133,8 @@ def calibrate_cli(
 
     from spacy_latent.analysis.figures import plain
     from spacy_latent.cli.corpus import read_examples, read_grouped
-    from spacy_latent.evaluation.calibration_examples import ARCS, kind_of
+    from spacy_latent.distributed.directories import replace_entries
+    from spacy_latent.evaluation.calibration_examples import ARCS, SPANS, kind_of
 
     refuse_to_overwrite(output, force)
     asked = Request(
@@ -162,6 +163,7 @@ def calibrate_cli(
         examples = read_grouped(nlp, dev, limit, group_by, docs_per_document)
         further = read_examples(nlp, test, limit) if test else []
         kind = kind_of(nlp, component)
+        # Also if a component is named: this refuses a pipeline without one to calibrate.
         first = first_component(nlp, kind)
         name = component or first
         if not as_json and getattr(nlp.get_pipe(name), "calibration", None) is not None:
@@ -176,7 +178,10 @@ def calibrate_cli(
                 "--confidence goes with a promise, and --point-estimate promises nothing; give one "
                 "of them."
             )
-        refuse_options_of_entities(asked, kind)
+        factory = {ARCS: "latent_parser", SPANS: "tree_spancat"}.get(kind)
+        if factory:
+            reason = f"is for entities, and this is a {factory}, which has no biases."
+            refuse_options({"--biases": biases}, reason)
         found: ParseResult | EntityResult
         if kind == ARCS:
             found = calibrate_parses(nlp, name, asked, examples, further)
@@ -185,12 +190,10 @@ def calibrate_cli(
         if as_json and found.refused:
             raise LatentError(found.refused)
         if not found.refused:
-            save(nlp, output)
+            replace_entries(output, nlp.to_disk, finished_first())
     if as_json:
-        figures = (
-            parses_to_json(found) if isinstance(found, ParseResult) else entities_to_json(found)
-        )
-        print(srsly.json_dumps(plain(figures)))
+        to_json: Any = parses_to_json if isinstance(found, ParseResult) else entities_to_json
+        print(srsly.json_dumps(plain(to_json(found))))
     elif isinstance(found, ParseResult):
         print_parses(nlp, name, asked, found)
     else:
@@ -216,24 +219,6 @@ def first_component(nlp: Language, kind: str) -> str:
     return known[0]
 
 
-def refuse_options_of_entities(asked: Request, kind: str) -> None:
-    """Raise LatentError for options that this kind of component does not have."""
-    from spacy_latent.evaluation.calibration_examples import ARCS, SPANS
-
-    name = {ARCS: "latent_parser", SPANS: "tree_spancat"}.get(kind)
-    if name:
-        refuse_options(
-            {"--biases": asked.biases},
-            f"is for entities, and this is a {name}, which has no biases.",
-        )
-
-
-def save(nlp: Language, output: Path) -> None:
-    from spacy_latent.distributed.directories import replace_entries
-
-    replace_entries(output, nlp.to_disk, finished_first())
-
-
 def refuse_options(given: dict[str, bool], reason: str) -> None:
     """Raise LatentError for the first option that is given."""
     for option, is_given in given.items():
@@ -242,15 +227,12 @@ def refuse_options(given: dict[str, bool], reason: str) -> None:
 
 
 def refuse_to_overwrite(output: Path, force: bool) -> None:
-    """Exit with an error if the output exists, before anything is loaded.
-
-    An empty directory is accepted.
-    """
+    """Exit with an error if the output is a file, or holds files and --force does not allow it."""
     if output.exists() and not output.is_dir():
         fail(
             f"{output} exists and is a file",
-            "OUTPUT is the directory that the calibrated pipeline is written to. Give the name of "
-            "one, which need not be there yet.",
+            "The calibrated pipeline is written to a directory. Give the name of one, which need "
+            "not exist.",
         )
     there = sorted(path.name for path in output.iterdir()) if output.is_dir() else []
     if there and not force:
@@ -259,6 +241,5 @@ def refuse_to_overwrite(output: Path, force: bool) -> None:
         more = ", ..." if len(there) > 3 else ""
         fail(
             f"{output} holds files and no pipeline: {', '.join(there[:3])}{more}",
-            "--force overwrites a pipeline, and not what else may have the names of its files. "
-            "Give the name of another directory.",
+            "--force overwrites nothing but a pipeline. Give the name of another directory.",
         )

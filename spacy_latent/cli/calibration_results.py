@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spacy_latent.errors import LatentError, PartlyAnnotated
 
@@ -119,42 +119,30 @@ def calibrate_entities(
     from spacy_latent.evaluation.calibration_examples import SPANS
 
     component = asked.component
+    common: dict[str, Any] = {
+        "confidence": asked.slope,
+        "coverage": asked.coverage,
+        "progress": progress,
+    }
     with warnings.catch_warnings():
         # This warning is printed with the figures.
         warnings.simplefilter("ignore", PartlyAnnotated)
         if kind == SPANS:
             measure = span_calibration.measure
-            fitted = span_calibration.calibrate(
-                nlp,
-                examples,
-                component,
-                confidence=asked.slope,
-                coverage=asked.coverage,
-                progress=progress,
-            )
+            fitted = span_calibration.calibrate(nlp, examples, component, **common)
         else:
             measure = entity_calibration.measure
             fitted = entity_calibration.calibrate(
-                nlp,
-                examples,
-                component,
-                biases=asked.biases,
-                confidence=asked.slope,
-                coverage=asked.coverage,
-                progress=progress,
+                nlp, examples, component, biases=asked.biases, **common
             )
         found = EntityResult(fitted, None, None, "")
         if further:
             found.held_out = measure(nlp, further, component, progress)
         if asked.precision is not None:
             try:
+                promise: dict[str, Any] = {"confidence": asked.confidence, "few": asked.few}
                 found.least = entity_calibration.set_precision(
-                    nlp,
-                    fitted,
-                    asked.precision,
-                    component,
-                    confidence=asked.confidence,
-                    few=asked.few,
+                    nlp, fitted, asked.precision, component, **promise
                 )
             except LatentError as error:
                 # The figures show which precision to ask for.

@@ -13,6 +13,7 @@ from spacy_latent.cli.calibration_thresholds import (
     print_least,
     print_thresholds,
 )
+from spacy_latent.cli.config_blocks import block_of
 from spacy_latent.cli.messages import fail, msg
 from spacy_latent.errors import number_of, plural
 
@@ -37,10 +38,7 @@ FLAT = 0.5
 
 
 def print_parses(nlp: Language, name: str, asked: Request, found: ParseResult) -> None:
-    """Print the calibration of a parser.
-
-    If the requested precision has no threshold, the command ends with this error after the figures.
-    """
+    """Print the calibration of a parser; exit with an error if no threshold has the precision."""
     fitted, further, chosen = found.fitted, found.further, found.chosen
     print_parse_fits(nlp, asked.dev, fitted)
     for judged in further.values():
@@ -65,26 +63,30 @@ def print_parses(nlp: Language, name: str, asked: Request, found: ParseResult) -
             "arcs is in latent.arcs(), that of labelled arcs in latent.dependencies(). That of "
             "whole trees is whole_probability of latent.spans, and labelled_whole_probability"
         )
-    level = getattr(nlp.get_pipe(name), "cfg", {}).get("annotate")
-    if level != "probabilities":
-        msg.warn(
-            f"annotate is {level!r}, so that docs hold no probabilities: set annotate = "
-            f'"probabilities" in {asked.output / "config.cfg"}'
-        )
+    warn_without_annotation(nlp, name, "no probabilities", asked.output)
     msg.good(f"Saved to {asked.output}")
 
 
+def warn_without_annotation(nlp: Language, name: str, lacking: str, output: Path) -> None:
+    """Warn if a component does not write its probabilities on docs."""
+    pipe: Any = nlp.get_pipe(name)
+    level = pipe.cfg["annotate"]
+    if level != "probabilities":
+        msg.warn(
+            f"annotate is {level!r}, so that docs hold {lacking}: set annotate = "
+            f'"probabilities" in {output / "config.cfg"}'
+        )
+
+
 def print_parse_fits(nlp: Language, dev: str, found: CalibratedParses) -> None:
-    """Print the temperatures and maps of a parser, with their errors and gains."""
+    """Print the temperatures of a parser, and the slopes and shifts of its odds, with errors."""
     made = found.calibration
     texts, arcs = number_of(made.docs, "text"), number_of(made.arcs, "arc")
     msg.divider(f"Calibration on {texts} with {arcs}")
     print_source(nlp, dev)
-    missing = found.arcs.before.unannotated
-    if missing:
+    if missing := found.arcs.before.unannotated:
         msg.text(f"{number_of(missing, 'further word')} left out: their head is not annotated")
-    missing = found.trees.before.unannotated
-    if missing:
+    if missing := found.trees.before.unannotated:
         msg.text(f"{number_of(missing, 'tree')} of sentences with such words left out")
     maps = [
         f"slope {fit.slope:.3g} and shift {fit.shift:+.2f} of the odds of {plural(fit.after.noun)}"
@@ -124,10 +126,10 @@ def print_map_of_arcs(found: CalibratedParses) -> None:
 
 
 def print_odds(made: ConfidenceMap, noun: str) -> None:
-    """Print the slope and the shifts of odds, and that a small slope tells little.
+    """Print the slope and the shifts of odds, with a warning for a small slope.
 
     Args:
-        noun: name of the predictions, see JudgedEntities.
+        noun: Name of the predictions, see JudgedEntities.
     """
     from spacy_latent.analysis.arc_calibration import ARC
 
@@ -154,10 +156,7 @@ def print_odds(made: ConfidenceMap, noun: str) -> None:
 
 
 def print_entities(nlp: Language, name: str, asked: Request, found: EntityResult) -> None:
-    """Print the calibration of entities or spans.
-
-    If the requested precision has no threshold, the command ends with this error after the figures.
-    """
+    """Print the calibration of entities or spans; exit if no threshold has the precision."""
     from spacy_latent.analysis.span_calibration import SPAN
 
     fitted, held_out = found.fitted, found.held_out
@@ -170,32 +169,27 @@ def print_entities(nlp: Language, name: str, asked: Request, found: EntityResult
     if fitted.sets is not None:
         print_error("All spans of a text together, before", fitted.sets[0])
         print_error("All spans of a text together, with the temperature", fitted.sets[1])
+    texts, shown, sets = CALIBRATION_TEXTS, fitted.after, None
     if held_out is not None:
         print_held_out(held_out)
-    sets = None if held_out is None else held_out.sets
+        texts, shown, sets = FURTHER_TEXTS, held_out.entities, held_out.sets
     print_coverage("spans", "in a doc", fitted.covered, sets, fitted.calibration)
-    texts = CALIBRATION_TEXTS if held_out is None else FURTHER_TEXTS
-    shown = fitted.after if held_out is None else held_out.entities
     if shown.probabilities:
         msg.divider(f"Dropping {plural(shown.noun)} of {texts} below a confidence")
         print_thresholds(shown, found.least)
         print_groups(shown, texts)
     if found.refused:
-        advice = f"{found.refused} Without --precision the calibration is saved."
         fail(
-            f"Nothing is saved: there is no threshold for a precision of {asked.precision}", advice
+            f"Nothing is saved: there is no threshold for a precision of {asked.precision}",
+            f"{found.refused} Without --precision the calibration is saved.",
         )
-    pipe: Any = nlp.get_pipe(name)
-    level, config = pipe.cfg["annotate"], asked.output / "config.cfg"
-    # The confidences of spans are also in doc.spans.
-    lacking = "no sets" if shown.noun == SPAN else "neither confidences nor sets"
-    if level != "probabilities" and (shown.noun != SPAN or fitted.covered is not None):
-        msg.warn(
-            f"annotate is {level!r}, so that docs hold {lacking}: set annotate = "
-            f'"probabilities" in {config}'
-        )
+    if shown.noun != SPAN:
+        warn_without_annotation(nlp, name, "neither confidences nor sets", asked.output)
+    elif fitted.covered is not None:
+        # The confidences of spans are also in doc.spans.
+        warn_without_annotation(nlp, name, "no sets", asked.output)
     if found.least is not None:
-        print_least(found.least, fitted.after, held_out.entities if held_out is not None else None)
+        print_least(found.least, fitted.after, None if held_out is None else held_out.entities)
     msg.good(f"Saved to {asked.output}")
 
 
@@ -221,10 +215,9 @@ def print_coverage(
     """Print the sets of heads or spans, and what they cover on further texts.
 
     Args:
-        several: Members of the sets.
-        place: Words for a place with one set.
+        several: Members of the sets, in words.
+        place: Where there is one set, in words.
         fitted: Coverage on the texts of the calibration; None for no sets.
-        further: Coverage on further texts, or None.
     """
     from spacy_latent.analysis.thresholds import in_digits
 
@@ -281,10 +274,6 @@ def print_calibration(found: Calibrated) -> None:
             f"sets with coverage {made.coverage}: all spans with a probability of at least "
             f"{in_digits(made.least)}; {mean:.1f} in a text on average"
         )
-    print_texts_left_out(found, several)
-
-
-def print_texts_left_out(found: Calibrated, several: str) -> None:
     if found.unknown:
         label = "a label" if len(found.unknown) == 1 else "labels"
         msg.warn(
@@ -302,11 +291,7 @@ def print_texts_left_out(found: Calibrated, several: str) -> None:
 
 
 def print_gain(gain: Gain, kept: bool, docs: int) -> None:
-    """Print the gain on texts left out of the fit, and whether the fit was kept.
-
-    Args:
-        docs: Number of texts of the calibration.
-    """
+    """Print the gain on texts left out of the fit, and whether the fit was kept."""
     from spacy_latent.evaluation.calibration_fit import FOLDS
 
     # Fewer docs do not fill the folds with two each.
@@ -361,10 +346,7 @@ def used_as(nlp: Language, corpus: str) -> str:
     config = nlp.config.interpolate()
     chosen = nlp.path is None or Path(nlp.path).name != "model-last"
     for setting in ("train_corpus", "dev_corpus") if chosen else ("train_corpus",):
-        block: Any = config
-        for part in str(config.get("training", {}).get(setting, "")).split("."):
-            block = block.get(part, {}) if isinstance(block, dict) else {}
-        path = block.get("path") if isinstance(block, dict) else None
+        path = block_of(config, f"{block_of(config, f'training.{setting}')}.path")
         if isinstance(path, str) and Path(path).resolve() == Path(corpus).resolve():
             return setting
     return ""
@@ -374,8 +356,7 @@ def print_left_out(texts: str, found: JudgedEntities) -> None:
     """Print the number of entities on tokens without annotation, if there are any."""
     from spacy_latent.analysis.calibration import left_out_in_words
 
-    said = left_out_in_words("the component", found)
-    if said:
+    if said := left_out_in_words("the component", found):
         msg.warn(f"{texts[0].upper()}{texts[1:]}: {said}")
     elif found.unannotated:
         were = "was" if found.unannotated == 1 else "were"

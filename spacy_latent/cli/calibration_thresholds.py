@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from spacy_latent.cli.messages import msg
@@ -13,9 +14,9 @@ if TYPE_CHECKING:
     from spacy_latent.analysis.precision_bound import PromisedThreshold
     from spacy_latent.analysis.thresholds import ThresholdResult
 
-# Number of texts from which on the promise of a precision was simulated.
+# Promises of a precision were checked by simulation with at least so many texts.
 CHECKED_TEXTS = 300
-# A text with a larger share of the predictions is named.
+# A text with a larger share of the predictions causes a warning.
 LARGE = 0.2
 CALIBRATION_TEXTS, FURTHER_TEXTS = "the calibration texts", "the further texts"
 
@@ -40,18 +41,17 @@ def print_promise(least: PromisedThreshold, fitted: JudgedEntities) -> None:
         f"text are right, with a confidence of {100 * least.confidence:g} % (lower bound "
         f"{100 * least.bound:.1f} %)"
     )
-    text, counted = ("document" if least.by_document else "text"), number_of(least.texts, "doc")
+    text = "document" if least.by_document else "text"
     assumed = (
         "This assumes that the other texts are of the same source as these, that these were not "
         f"used in training, and that {plural(text)} are independent of each other"
     )
     if least.by_document:
-        counted = number_of(least.texts, text)
-        msg.text(f"{assumed}; the bound counts {counted}")
+        msg.text(f"{assumed}; the bound counts {number_of(least.texts, text)}")
     else:
         msg.text(
-            f"{assumed}; a text is a doc, and the bound counts {counted}. Where docs are pieces "
-            "of documents, say of which: --group-by, or --docs-per-document"
+            f"{assumed}; a text is a doc, and the bound counts {number_of(least.texts, 'doc')}. "
+            "Where docs are pieces of documents, say of which: --group-by, or --docs-per-document"
         )
     if least.texts < CHECKED_TEXTS:
         msg.warn(
@@ -97,12 +97,12 @@ def print_least(
         cuts.append((apply_threshold(further, least.threshold), further, FURTHER_TEXTS))
     if isinstance(least, PromisedThreshold):
         print_promise(least, fitted)
-    elif not least.threshold:
-        msg.info(
-            f"All {several} of the calibration texts together have the precision that was asked "
-            f"for, so {setting} is 0: none is dropped"
-        )
-    if not isinstance(least, PromisedThreshold):
+    else:
+        if not least.threshold:
+            msg.info(
+                f"All {several} of the calibration texts together have the precision that was "
+                f"asked for, so {setting} is 0: none is dropped"
+            )
         msg.info(
             "This is a point estimate: the precision is that of these texts, and other text has "
             "less in more than half of all cases. Without --point-estimate it holds with the "
@@ -138,13 +138,13 @@ def print_thresholds(found: JudgedEntities, chosen: ThresholdResult | None) -> N
         # It replaces a listed threshold that is printed with the same digits.
         thresholds[in_digits(chosen.threshold)] = chosen.threshold
     rows = []
-    for row in (apply_threshold(found, threshold) for threshold in sorted(thresholds.values())):
+    for label, threshold in sorted(thresholds.items(), key=itemgetter(1)):
+        row = apply_threshold(found, threshold)
         interval = f"{percent(row.low)} to {percent(row.high)}" if row.kept else ""
-        label = in_digits(row.threshold)
         values = (percent(row.precision), interval, percent(row.recall))
         rows.append((label, str(row.kept), *values))
     header = ("confidence", plural(found.noun), "precision", "95 % interval", "recall")
-    msg.table(rows, header=header, aligns=("r", "r", "r", "l", "r"), divider=True)
+    msg.table(rows, header=header, aligns="rrrlr")
 
 
 def print_groups(found: JudgedEntities, texts: str) -> None:
@@ -156,25 +156,17 @@ def print_groups(found: JudgedEntities, texts: str) -> None:
     for what, groups in (("label", by_label(found)), ("length", by_length(found))):
         if len(groups) < 2:
             continue
-        shown = [one for one in groups if one.count >= FEW]
-        rows = [
-            (
-                one.name,
-                str(one.count),
-                percent(one.right),
-                percent(one.said),
-                percent(one.error),
-                percent(one.chance),
-            )
-            for one in shown
-        ]
+        rows = []
+        for one in groups:
+            if one.count >= FEW:
+                shares = map(percent, (one.right, one.said, one.error, one.chance))
+                rows.append((one.name, str(one.count), *shares))
         if not rows:
             continue
         msg.divider(f"{several.capitalize()} of {texts} by {what}")
         header = (what, several, "right", "confidence", "error", "by chance")
-        msg.table(rows, header=header, aligns=("l", *"rrrrr"), divider=True)
-        rest = sum(one.count for one in groups if one.count < FEW)
-        if rest:
+        msg.table(rows, header=header)
+        if rest := sum(one.count for one in groups if one.count < FEW):
             msg.text(f"{number_of(rest, found.noun)} in groups of fewer than {FEW} left out")
 
 

@@ -28,27 +28,20 @@ Examples:
 
 
 def comparison_rows(metrics: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Return a row for each plain score that every evaluation has.
-
-    Scores are in percent, speeds in words per second.
-    """
-    rows = []
-    for key, values in comparison(metrics).items():
-        if key == SPEED:
-            row = ("words/s", *(f"{value:,.0f}" for value in values))
-        else:
-            row = (key, *(f"{100 * value:.1f}" for value in values))
-        rows.append(row)
-    return rows
+    """Return a row for each plain score that every evaluation has, in percent; or in words/s."""
+    return [
+        ("words/s", *(f"{value:,.0f}" for value in values))
+        if key == SPEED
+        else (key, *(f"{100 * value:.1f}" for value in values))
+        for key, values in comparison(metrics).items()
+    ]
 
 
 def comparison(metrics: list[dict[str, Any]]) -> dict[str, list[float]]:
     """Return the plain scores that every evaluation has, by name, with the speed last."""
     shared = [key for key in metrics[0] if all(_is_number(m.get(key)) for m in metrics)]
-    return {
-        key: [m[key] for m in metrics]
-        for key in sorted(shared, key=lambda key: (key == SPEED, key))
-    }
+    shared.sort(key=lambda key: (key == SPEED, key))
+    return {key: [m[key] for m in metrics] for key in shared}
 
 
 def missing_scores(metrics: list[dict[str, Any]]) -> list[str]:
@@ -80,6 +73,7 @@ def main(
 
     from spacy_latent.corpora.text_files import read_text
 
+    paths = [str(path) for path in files]
     pipelines = [path.is_dir() or is_installed(path) for path in files]
     for path, known in zip(files, pipelines):
         if not known and not path.exists():
@@ -89,7 +83,7 @@ def main(
                 "installed packages.",
             )
     if all(pipelines):
-        _compare_pipelines([str(path) for path in files], corpus, limit, as_json, code, gpu_id)
+        _compare_pipelines(paths, corpus, limit, as_json, code, gpu_id)
         return
     if any(pipelines):
         fail("Give evaluations or pipelines, not both.")
@@ -108,13 +102,10 @@ def main(
             "Give those of pipelines for one task, as 'spacy evaluate --output' writes them.",
         )
     if as_json:
-        named = [str(path) for path in files]
-        print(srsly.json_dumps({"files": named, "scores": comparison(metrics)}))
+        print(srsly.json_dumps({"files": paths, "scores": comparison(metrics)}))
         return
-    paths = [str(path) for path in files]
     header = ("", *(short_name(path, paths).removesuffix(".json") for path in paths))
-    aligns = ("l", *("r" for _ in files))
-    msg.table(rows, header=header, aligns=aligns, divider=True)
+    msg.table(rows, header=header)
     if missed := missing_scores(metrics):
         msg.info(f"Not every evaluation has {', '.join(missed)}: left out")
 
@@ -158,16 +149,14 @@ def _compare_pipelines(
     ]
     if rows:
         header = ("", "score", "value", "95 % interval", "behind the first")
-        msg.table(rows, header=header, aligns=("l", "l", "r", "r", "r"), divider=True)
+        msg.table(rows, header=header, aligns="llrrr")
     for key, part in figures.components.items():
         others = part.others
         if others is None:
             continue
         msg.divider(f"Agreement on the {part.plural} of {key}, in percent")
-        table = [
-            (name, *(_percent(value) for value in row)) for name, row in zip(names, others.matrix)
-        ]
-        msg.table(table, header=("", *names), aligns=("l", *("r" for _ in names)), divider=True)
+        table = [(name, *map(_percent, row)) for name, row in zip(names, others.matrix)]
+        msg.table(table, header=("", *names))
         if math.isfinite(others.chance):
             msg.text(f"Random {part.plural} agree on {_percent(others.chance)} %.")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -15,7 +15,7 @@ from spacy_latent.errors import LatentError
 Block = dict[str, Any]
 LATENT = "spacy-latent.LatentTok2Vec.v1"
 CLASSIFIER = "spacy-latent.LatentTextClassifier.v1"
-# The settings of a latent layer with the blocks of its parts.
+# The parts of a latent layer, each a setting with a block.
 LAYERS = ("structure", "estimator", "scorer", "composer")
 LISTENER = "spacy-latent.LatentListener.v1"
 ENCODER = "latent_encoder"
@@ -33,12 +33,12 @@ EMBEDDER: Block = {
 }
 OF_WORDS = ("spacy.MultiHashEmbed.", "spacy.CharacterEmbed.", "spacy-latent.MultiHashEmbed.")
 CONTEXT: Block = {"@misc": "spacy-latent.BiLSTM.v1", "hidden_width": 64, "layers": 1}
-# Number of tags of a sequence of tags that chooses words: outside and inside.
+# Tags of a sequence that chooses words: outside and inside.
 TAGS = 2
 # The share of words that a relaxed mask chooses.
 RATE = 0.2
 # Settings over a pre-trained encoder. Its learning rate has to be small, but a scorer begins with
-# random weights. The value is the value in the configs with a transformer.
+# random weights. The configs with a transformer have the same value.
 FASTER_SCORER: Block = {"scorer_learn_rate": 5.0}
 
 
@@ -54,18 +54,18 @@ def short(name: str) -> str:
 
 def path_of(component: Block, wanted: Block) -> str:
     """Return the path of a block inside a component, in the notation of config sections."""
-    level = [("", component)]
-    while level:
-        for path, block in level:
-            if block is wanted:
-                return path
-        level = [
-            (f"{path}.{key}".lstrip("."), value)
-            for path, block in level
-            for key, value in block.items()
-            if isinstance(value, dict)
-        ]
-    raise KeyError
+    return next(path for path, block in outer_first(component) if block is wanted)
+
+
+def outer_first(block: Block) -> Iterator[tuple[str, Block]]:
+    """Yield a block and all blocks inside it, level by level, with their paths."""
+    found = [("", block)]
+    # The list grows while it is read.
+    for path, each in found:
+        yield path, each
+        for key, value in each.items():
+            if isinstance(value, dict):
+                found.append((f"{path}.{key}".lstrip("."), value))
 
 
 def latent_block(block: Block) -> Block | None:
@@ -73,20 +73,12 @@ def latent_block(block: Block) -> Block | None:
 
     It is the block with a structure and an estimator. Both may be null, for the defaults.
     """
-    level = [block]
-    while level:
-        for each in level:
-            if {"structure", "estimator", "scorer"} <= each.keys():
-                return each
-        level = [value for each in level for value in each.values() if isinstance(value, dict)]
-    return None
+    wanted = {"structure", "estimator", "scorer"}
+    return next((each for _, each in outer_first(block) if wanted <= each.keys()), None)
 
 
 def owner_of(components: dict[str, Block], pipeline: list[str], name: str) -> str | None:
-    """Return the component that has the structure of this one, or None.
-
-    It is the component itself or the component that it listens to.
-    """
+    """Return the component with the structure of this one: itself, its upstream, or None."""
     if name not in components or name not in pipeline or "source" in components[name]:
         return None
     model = components[name].get("model", {})
@@ -100,10 +92,10 @@ def owner_of(components: dict[str, Block], pipeline: list[str], name: str) -> st
 
 def listens_to(block: Block) -> str | None:
     """Return the upstream of a latent listener inside a block."""
-    if block.get("@architectures") == LISTENER:
-        return str(block.get("upstream", ENCODER))
-    inner = (listens_to(value) for value in block.values() if isinstance(value, dict))
-    return next(filter(None, inner), None)
+    for _, each in outer_first(block):
+        if each.get("@architectures") == LISTENER:
+            return str(each.get("upstream", ENCODER))
+    return None
 
 
 def check_there(components: dict[str, Block], pipeline: list[str], name: str) -> None:
@@ -113,42 +105,33 @@ def check_there(components: dict[str, Block], pipeline: list[str], name: str) ->
         )
 
 
-def has_latent(block: Block) -> bool:
-    return any(
-        value.get("@architectures") in (LATENT, LISTENER) or has_latent(value)
-        for value in block.values()
-        if isinstance(value, dict)
-    )
+def has_latent(model: Block) -> bool:
+    """Return whether there is a latent layer, or a listener to one, inside a model."""
+    inner = (each for path, each in outer_first(model) if path)
+    return any(each.get("@architectures") in (LATENT, LISTENER) for each in inner)
 
 
 def embedder_of(component: Block) -> Block | None:
     """Return the block of the embedder in a component's model: the outermost tok2vec."""
-    level: list[Block] = [component.get("model", {})]
-    while level:
-        for block in level:
-            found = block.get("tok2vec")
-            if isinstance(found, dict) and "@architectures" in found:
-                return found
-        level = [value for block in level for value in block.values() if isinstance(value, dict)]
+    for _, block in outer_first(component.get("model", {})):
+        found = block.get("tok2vec")
+        if isinstance(found, dict) and "@architectures" in found:
+            return found
     return None
 
 
 def embedder_or_new(component: Block, default: Block) -> Block:
-    """Return the block of the embedder, and create one in a text classifier without an embedder.
+    """Return the block of the embedder; a component without one gets a copy of the default.
 
     A text classifier without an embedder, such as a bag of words, becomes one that reads the
-    vectors of tokens. See :func:`embedder_of`.
-
-    Args:
-        default: The embedder for a component without one.
+    vectors of tokens.
     """
     found = embedder_of(component)
     if found is not None:
         return found
-    classes = component["factory"] == "textcat"
     component["model"] = {
         "@architectures": "spacy.TextCatReduce.v1",
-        "exclusive_classes": component["model"].get("exclusive_classes", classes),
+        "exclusive_classes": exclusive_classes(component),
         "use_reduce_first": False,
         "use_reduce_last": False,
         # The maximum fails if one text of a batch is empty, which a bag of words accepts.
@@ -160,18 +143,22 @@ def embedder_or_new(component: Block, default: Block) -> Block:
     return embedder
 
 
+def exclusive_classes(component: Block) -> Any:
+    """Return the setting of this name of a text classifier of spaCy's, or its default."""
+    return component["model"].get("exclusive_classes", component["factory"] == "textcat")
+
+
 def around_embedder(block: Block, layers: dict[str, Block], stored_as: str | None = None) -> None:
-    """Turn the block of an embedder into the block of a latent layer over it.
+    """Turn the block of an embedder, in place, into the block of a latent layer over it.
 
     Args:
-        block: The block of the embedder, which is changed.
         layers: The blocks of structure, estimator, scorer and composer.
         stored_as: Name under which predictions store the structures; None if a component does.
     """
     below = dict(block)
     block.clear()
-    made = {"tok2vec": below, **over(below, layers), **rates(below)}
-    block.update({"@architectures": LATENT, **made})
+    block.update({"@architectures": LATENT, "tok2vec": below})
+    block.update({**over(below, layers), **rates(below)})
     if of_words(below):
         block["residual"] = False
     if stored_as is not None:
@@ -197,10 +184,7 @@ def is_pretrained(embedder: Block) -> bool:
 
 
 def rates(embedder: Block) -> Block:
-    """Return the settings of learning rates of a latent layer over this embedder.
-
-    The result has only settings that differ from the defaults.
-    """
+    """Return the learning rates, other than the defaults, of a latent layer over this embedder."""
     return dict(FASTER_SCORER) if is_pretrained(embedder) else {}
 
 
@@ -213,10 +197,7 @@ def block_of(config: Block, name: str) -> Any:
 
 
 def over(embedder: Block, layers: dict[str, Block]) -> dict[str, Block]:
-    """Return the blocks of layers for this embedder.
-
-    If the embedder reads single words, the scorer gets an encoder of the context.
-    """
+    """Return the blocks of layers; over an embedder of words the scorer gets an encoder."""
     made = deepcopy(layers)
     if of_words(embedder) and takes(made["scorer"]["@misc"], "encoder"):
         made["scorer"]["encoder"] = dict(CONTEXT)
@@ -245,14 +226,11 @@ def layer_blocks(structure: str, estimator: str) -> dict[str, Block]:
 
 
 def check_texts(name: str, block: Block, structure: Block) -> None:
-    """Check that the structure and the component need the same number of texts.
+    """Raise LatentError unless the structure and the component need the same number of texts.
 
     Args:
-        block: Block of its latent layer, or of the embedder that gets one.
-
-    Raises:
-        LatentError: If the structure aligns two texts and the component has one, the structure is
-            over one text and the model aligns two, or the model composes two texts apart.
+        block: Block of its latent layer, or of the embedder that gets one. A model that composes
+            two texts separately is refused as well.
     """
     from spacy.util import registry
 
@@ -278,21 +256,18 @@ def check_texts(name: str, block: Block, structure: Block) -> None:
 
 
 def composed_by_hand(name: str, architecture: str) -> str:
-    """Return the reason why ``init`` does not change a model that composes two texts apart."""
+    """Return why ``init`` does not change a model that composes two texts separately."""
     return (
-        f"{name} reads pairs already, and composes both texts by {architecture}. Its layers are "
-        "changed by hand: write structure, estimator, scorer and composer under its model in the "
-        "config."
+        f"{name} reads pairs already, and composes both texts by {architecture}. Change its layers "
+        "by hand: write structure, estimator, scorer and composer under its model in the config."
     )
 
 
 def structure_block(given: str, chooses: bool = False) -> Block:
-    """Return the block of a structure.
+    """Return the block of a structure with a name as users write it.
 
     Args:
-        given: Name of the structure, as users write it.
-        chooses: True if the structure chooses the words of a rationale, and other words are not
-            read.
+        chooses: Whether it chooses the words of a rationale, and other words are not read.
     """
     from spacy_latent.structures.base import Structure
 
@@ -301,17 +276,12 @@ def structure_block(given: str, chooses: bool = False) -> Block:
 
 
 def tagged(name: str) -> Block:
-    """Return the block of a structure or scorer that chooses words, with two tags if needed."""
+    """Return the block of a structure or scorer that chooses words."""
     return {"@misc": name, **({"num_tags": TAGS} if takes(name, "num_tags") else {})}
 
 
 def estimator_block(given: str, structure: Block, chooses: bool = False) -> Block:
-    """Return the block of an estimator.
-
-    Args:
-        given: Name of the estimator, as users write it.
-        chooses: See :func:`structure_block`.
-    """
+    """Return the block of an estimator; see :func:`structure_block`."""
     from spacy.util import registry
 
     from spacy_latent.estimators.base import Estimator

@@ -43,45 +43,36 @@ def config_overrides(arguments: list[str]) -> dict[str, Any]:
 def errors_with_blocks(config: Block) -> Iterator[None]:
     """Add the block of a config to errors that its code raises inside the context.
 
-    Errors of this package begin with the block that causes them, if this block alone raises the
-    same error. The following errors become a LatentError that names the block:
-
-    - an unknown registered name, with the nearest name and all names of its kind,
-    - an unknown component,
-    - a source that cannot be used,
-    - an unknown setting,
-    - a text in place of a number, with the setting.
+    Errors of this package begin with the block that raises the same error alone. These errors
+    become a LatentError that names the block: unknown registered names, components and settings;
+    sources that cannot be used; and texts in place of numbers.
     """
     try:
         yield
     except RegistryError as error:
-        unknown = next(unknown_names(config), None)
-        if unknown is None:
-            raise
-        raise LatentError(unknown) from error
+        if unknown := next(unknown_names(config), None):
+            raise LatentError(unknown) from error
+        raise
     except ConfigValidationError as error:
-        said = list(unknown_settings(config)) or list(invalid_settings(config, error))
-        if not said:
-            raise
-        raise LatentError(" ".join(said)) from error
+        if said := list(unknown_settings(config)) or list(invalid_settings(config, error)):
+            raise LatentError(" ".join(said)) from error
+        raise
     except TypeError as error:
         # Either a comparison with a text, whose message does not name the setting, or an error of
         # a function's own code.
         place = place_of(config, error)
-        texts = [] if place is None else list(texts_for_numbers(config, place))
-        if not texts:
-            raise
-        raise LatentError(f"[{place}] {'. '.join(texts)} ({error}).") from error
+        if place is not None and (texts := list(texts_for_numbers(config, place))):
+            raise LatentError(f"[{place}] {'. '.join(texts)} ({error}).") from error
+        raise
     except LatentError as error:
         place = place_of(config, error)
         if place is not None:
             error.args = (f"[{place}] {error}",)
         raise
     except (ValueError, OSError, KeyError) as error:
-        said = list(unknown_components(config)) or list(unusable_sources(config))
-        if not said:
-            raise
-        raise LatentError(" ".join(said)) from error
+        if said := list(unknown_components(config)) or list(unusable_sources(config)):
+            raise LatentError(" ".join(said)) from error
+        raise
 
 
 def unknown_names(config: Block) -> Iterator[str]:
@@ -149,10 +140,11 @@ def unusable_sources(config: Block) -> Iterator[str]:
             there = load_model(source).component_names
         except Exception as error:
             blocks = ", ".join(f"[components.{name}]" for name in names)
+            said = " ".join(str(error).split()).removesuffix(".")
             yield (
-                f"{blocks} source: {source!r} cannot be loaded ({_in_one_line(error)}). Expected "
-                "the name of an installed pipeline, or the path of one, as seen from "
-                f"{Path.cwd()}, such as training/model-best."
+                f"{blocks} source: {source!r} cannot be loaded ({said}). Expected the name of an "
+                f"installed pipeline, or the path of one, as seen from {Path.cwd()}, such as "
+                "training/model-best."
             )
             continue
         for name in names:
@@ -165,15 +157,8 @@ def unusable_sources(config: Block) -> Iterator[str]:
                 )
 
 
-def _in_one_line(error: Exception) -> str:
-    return " ".join(str(error).split()).removesuffix(".")
-
-
 def invalid_settings(config: Block, error: ConfigValidationError) -> Iterator[str]:
-    """Yield a message for each invalid setting of a block.
-
-    The error has only the inner part of the path of the block.
-    """
+    """Yield a message for each invalid setting, whose error has only the end of a block's path."""
     refused = error.config if isinstance(error.config, dict) else {}
     named = re.search(r"'(.+)'", error.title or "")
     for one in error.errors or ():
@@ -221,10 +206,9 @@ def invalid_training(nlp: Language) -> Iterator[str]:
     except ConfigValidationError as error:
         for one in error.errors or ():
             key = str(one.get("loc", ("",))[0])
-            if not isinstance(training.get(key), dict):
-                yield (
-                    f"[training] {key} is {training.get(key)!r}: {in_words(str(one.get('msg')))}."
-                )
+            value = training.get(key)
+            if not isinstance(value, dict):
+                yield f"[training] {key} is {value!r}: {in_words(str(one.get('msg')))}."
     except Exception:
         # Errors of a function that the block names are reported when the corpus is read.
         return

@@ -36,8 +36,7 @@ def unknown_settings(config: Block) -> Iterator[str]:
 def _relative_with(setting: str, block: Block) -> str | None:
     """Return a similar registered name that has the setting, or None.
 
-    It is another version of the name, or a component whose name is longer or shorter, such as the
-    components for one label and for several labels.
+    It is another version of the name, or a component for one label instead of several.
     """
     from spacy.util import registry
 
@@ -88,8 +87,7 @@ def unread_settings(config: Block) -> Iterator[str]:
 def unread_overrides(path: Path, overrides: Mapping[str, Any]) -> Iterator[str]:
     """Yield a message for each override of a config that nothing would read.
 
-    An override may name an unknown section, which spaCy refuses. It may also name an unknown
-    setting, which spaCy ignores silently in its own sections.
+    An unknown section is refused by spaCy, and an unknown setting of its own sections ignored.
 
     Args:
         overrides: Values by dotted names.
@@ -116,10 +114,7 @@ def unread_overrides(path: Path, overrides: Mapping[str, Any]) -> Iterator[str]:
 
 
 def defaults_taken(config: Block) -> Iterator[str]:
-    """Yield a message for each block of a latent layer that is missing in the config.
-
-    The message names the default that is used instead of the missing block.
-    """
+    """Yield a message for each latent layer that lacks blocks, whose defaults are then taken."""
     for place, block in inner_first(config):
         _, takes = settings_of(block)
         layers = [key for key in LAYERS if key in (takes or ())]

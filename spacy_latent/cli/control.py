@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import typer
@@ -58,14 +59,14 @@ def control_cli(
     """
     from spacy.cli._util import show_validation_error
     from spacy.cli.train import train
-    from spacy.util import load_config
+    from spacy.util import load_config, logger
 
     from spacy_latent.cli.config_errors import config_overrides
     from spacy_latent.corpora.text_files import read_text
     from spacy_latent.evaluation.controls import control_config
 
     if verbose:
-        _be_verbose()
+        logger.setLevel(logging.DEBUG)
     if not config.is_file():
         fail(f"{config} does not exist. Give the config of a model.")
     check_output(output / CONFIG_NAME)
@@ -87,11 +88,3 @@ def control_cli(
         changed.to_disk(output / CONFIG_NAME)
         train(output / CONFIG_NAME, output, use_gpu=gpu_id)
     msg.info(f"Compare: spacy latent report MODEL CORPUS PAGE --control {output}")
-
-
-def _be_verbose() -> None:
-    import logging
-
-    from spacy.util import logger
-
-    logger.setLevel(logging.DEBUG)

@@ -48,10 +48,7 @@ def lines_of_stdin() -> Iterator[str]:
 
 
 def typed_text(text: str) -> str:
-    """Return the text of an argument, or exit with an error.
-
-    The name of a file, existing or not, and invalid UTF-8 are errors.
-    """
+    """Return the text of an argument; exit if it is invalid UTF-8, or the name of a file."""
     try:
         text.encode("utf8")
     except UnicodeEncodeError as error:
@@ -72,10 +69,7 @@ def read_examples(nlp: Language, corpus: str, limit: int = 0) -> list[Example]:
 
 
 def read_counted(nlp: Language, corpus: str, limit: int = 0) -> tuple[list[Example], int]:
-    """Return examples and the number of skipped examples.
-
-    The predicted docs of the examples are not processed yet. The number counts the examples without
-    tokens before the last returned example.
+    """Return examples, not processed yet, and the number of examples without tokens among them.
 
     Args:
         corpus: See :data:`ACCEPTED`.
@@ -94,11 +88,9 @@ def read_grouped(
     group_by: str | None = None,
     docs_per_document: int | None = None,
 ) -> list[Example]:
-    """Return examples whose references name their documents, as the options of a command say.
+    """Return the examples of :func:`read_counted`, with references that name their documents.
 
     Args:
-        corpus: See :data:`ACCEPTED`.
-        limit: Greatest number of examples, 0 for all.
         group_by: Name of the document that a doc is a piece of: a key of ``doc.user_data``, a
             custom attribute, or a key of lines of JSON or of their "meta". None for "document".
         docs_per_document: Number of neighbouring docs of a document; None for no such option. Docs
@@ -129,14 +121,13 @@ def _read_placed(
         for place, example in enumerate(_read(nlp, corpus, path, group_by)):
             if example is None:
                 skipped += 1
-                continue
-            if len(example.predicted):
+            elif len(example.predicted):
                 found.append(example)
                 places.append(place)
+                if len(found) == limit:
+                    break
             else:
                 left_out += 1
-            if limit and len(found) == limit:
-                break
     except LatentError:
         raise
     except Exception as error:
@@ -146,13 +137,13 @@ def _read_placed(
             f"The corpus {corpus} cannot be read ({type(error).__name__}: {error})."
             f"{'' if known else f' Give {ACCEPTED}.'}"
         ) from error
+    if not found and skipped and not left_out:
+        raise LatentError(
+            f"The corpus {corpus} holds no text to judge by: all its lines ({skipped}) are left "
+            "out. Give texts that are annotated completely."
+        )
     if not found:
         empty = " with tokens" if left_out else ""
-        if skipped and not left_out:
-            raise LatentError(
-                f"The corpus {corpus} holds no text to judge by: all its lines "
-                f"({skipped}) are left out. Give texts that are annotated completely."
-            )
         raise LatentError(f"The corpus {corpus} holds no texts{empty}. Give one with at least one.")
     return found, places, left_out
 
@@ -163,12 +154,11 @@ def _read(nlp: Language, corpus: str, path: Path, group_by: str) -> Iterator[Exa
 
     if reads_pairs(nlp):
         yield from _of_pairs(nlp, corpus, path)
-    elif corpus == STDIN or path.suffix == ".txt" or path.is_fifo():
-        if corpus == STDIN:
-            yield from _of_texts(nlp, lines_of_stdin())
-        else:
-            with opened(path) as lines:
-                yield from _of_texts(nlp, lines)
+    elif corpus == STDIN:
+        yield from _of_texts(nlp, lines_of_stdin())
+    elif path.suffix == ".txt" or path.is_fifo():
+        with opened(path) as lines:
+            yield from _of_texts(nlp, lines)
     elif path.suffix == ".spacy" or (path.is_dir() and any(path.rglob("*.spacy"))):
         yield from _of_docs(nlp, path)
     elif path.suffix == ".jsonl":
@@ -222,21 +212,18 @@ def _value_of(doc: Doc, name: str) -> Any:
 
 def _keys_of(doc: Doc) -> list[str]:
     """Return the keys of ``doc.user_data`` and the custom attributes that are stored there."""
-    keys: Iterable[Any] = doc.user_data
-    return [key if isinstance(key, str) else key[1] for key in keys if _is_of_doc(key)]
-
-
-def _is_of_doc(key: Any) -> bool:
-    return isinstance(key, str) or (
-        isinstance(key, tuple) and len(key) == 4 and key[0] == "._." and key[2] is None
-    )
+    found = []
+    for key in doc.user_data:
+        if isinstance(key, str):
+            found.append(key)
+        # The places of attributes of tokens and spans are not None.
+        elif isinstance(key, tuple) and len(key) == 4 and key[0] == "._." and key[2] is None:
+            found.append(key[1])
+    return found
 
 
 def field_hint(corpus: Path) -> str:
-    """Return the end of a clause with the names of the fields of the first line.
-
-    The fields are the keys of .jsonl or the columns of a table. The result is "" for other files.
-    """
+    """Return the end of a clause with the keys of .jsonl or the columns of a table, or ""."""
     from spacy_latent.corpora.text_pairs import WITH_FIELDS, field_names
 
     names = field_names(corpus) if corpus.suffix in WITH_FIELDS else []
@@ -288,10 +275,7 @@ def _of_texts(nlp: Language, lines: Iterable[str]) -> Iterator[Example]:
 
 
 def _of_json(nlp: Language, path: Path, group_by: str) -> Iterator[Example | None]:
-    """Yield examples of lines of JSON, with warnings about lines left out and invalid spans.
-
-    A line that was rejected, or judges a single span, yields None.
-    """
+    """Yield the examples of lines of JSON, and None for lines that are left out, with warnings."""
     from spacy_latent.corpora.annotated_lines import annotated_rows, read_line, span_keys
 
     keys = span_keys(nlp)
@@ -333,7 +317,7 @@ def _of_json(nlp: Language, path: Path, group_by: str) -> Iterator[Example | Non
 def _tell_left_out(
     path: Path, rejected: list[str], partial: list[str], misaligned: list[str]
 ) -> None:
-    """Warn of lines without a complete annotation, and of spans that are not those of tokens."""
+    """Warn of lines without a complete annotation, and of spans with other bounds than tokens."""
     if rejected:
         warn(
             f"Left out of {path}: {number_of(len(rejected), 'line')} with the answer reject or "

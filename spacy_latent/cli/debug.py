@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from spacy_latent.cli.config_blocks import LAYERS
 from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, FindingsAsJson, GpuId
 from spacy_latent.cli.pipelines import load, prepare
@@ -73,10 +74,9 @@ def debug_cli(
 def examine(
     source: Path, overrides: dict[str, Any], corpus: str | None, count: int, steps: int
 ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, float]], list[Diagnostic]]:
-    """Build or load a pipeline and look for what will not learn; for the arguments see above.
+    """Return the parts of the latent layers, the norms of the gradients, and the findings.
 
-    Returns:
-        The parts of the latent layers, the norms of the gradients, and the findings.
+    See :func:`debug_cli` for the arguments.
     """
     from spacy_latent.cli.training_corpus import development_mistakes, training_examples
     from spacy_latent.evaluation.diagnosis import describe
@@ -164,7 +164,7 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
 
     Args:
         sourced: Names of the components that the config takes from other pipelines.
-        examples: Examples for the initialization. Without examples, a text of three words is used.
+        examples: A text of three words is used if there are none.
         why: Reason why there are no examples.
     """
     from spacy.training import Example
@@ -183,13 +183,11 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
     sample = examples or [Example.from_dict(nlp.make_doc("a b c"), {})]
     try:
         with warnings.catch_warnings():
-            # The diagnostics have the same information.
-            warnings.simplefilter("ignore", JudgedAsLabels)
-            warnings.simplefilter("ignore", DoubtfulEvidence)
-            warnings.simplefilter("ignore", ScoreNotGiven)
-            if not examples:
-                # Warnings on a text of three words say nothing about the corpus.
-                warnings.simplefilter("ignore", LatentWarning)
+            # The diagnostics have the same information. Warnings on the text of three words say
+            # nothing about the corpus.
+            known = (JudgedAsLabels, DoubtfulEvidence, ScoreNotGiven)
+            for category in known if examples else (LatentWarning,):
+                warnings.simplefilter("ignore", category)
             if resumed:
                 with nlp.select_pipes(enable=resumed):
                     nlp.resume_training()
@@ -255,37 +253,26 @@ def gradients(
 def print_layers(layers: dict[str, dict[str, Any]]) -> None:
     for name, layer in layers.items():
         msg.divider(name)
+        in_training, at_prediction = (
+            "yes" if layer[f"hard {when}"] else "no" for when in ("in training", "at prediction")
+        )
         rates = layer["learn rate"]
-        known = math.isfinite(rates["others"])
+        shown_rates = f"scorer {rates['scorer']:g}, others {rates['others']:g}"
         counts = (f"{part} {n:,}" for part, n in layer["parameters"].items() if n)
-        rows = [
-            ("structure", layer["structure"]),
-            ("estimator", layer["estimator"]),
-            ("scorer", layer["scorer"]),
-            ("composer", layer["composer"]),
-            ("tractable", ", ".join(layer["tractable"])),
-            ("the estimator needs", ", ".join(layer["needed"]) or "nothing"),
-            (
-                "hard",
-                f"{_yes(layer['hard in training'])} in training, "
-                f"{_yes(layer['hard at prediction'])} at prediction",
-            ),
-            ("temperature", f"{layer['temperature']:g}"),
-            ("parameters", ", ".join(counts)),
-            (
-                "learn rate",
-                f"scorer {rates['scorer']:g}, others {rates['others']:g}"
-                if known
-                else "the config has no optimizer",
-            ),
-            ("listeners", ", ".join(layer["listeners"]) or "none"),
-        ]
-        for label, text in rows:
+        rows = {
+            **{part: layer[part] for part in LAYERS},
+            "tractable": ", ".join(layer["tractable"]),
+            "the estimator needs": ", ".join(layer["needed"]) or "nothing",
+            "hard": f"{in_training} in training, {at_prediction} at prediction",
+            "temperature": f"{layer['temperature']:g}",
+            "parameters": ", ".join(counts),
+            "learn rate": shown_rates
+            if math.isfinite(rates["others"])
+            else "the config has no optimizer",
+            "listeners": ", ".join(layer["listeners"]) or "none",
+        }
+        for label, text in rows.items():
             msg.text(f"{label + ':':<21}{text}")
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
 
 
 def print_gradients(norms: dict[str, dict[str, float]]) -> None:
@@ -296,8 +283,7 @@ def print_gradients(norms: dict[str, dict[str, float]]) -> None:
     ]
     if rows:
         msg.divider("Norms of the gradients")
-        header = ("component", "part", "norm", "log scale")
-        msg.table(rows, header=header, aligns=("l", "l", "r", "l"), divider=True)
+        msg.table(rows, header=("component", "part", "norm", "log scale"), aligns="llrl")
 
 
 def bar(norm: float, among: Any, width: int = 24) -> str:
@@ -313,5 +299,5 @@ def print_diagnostics(diagnostics: list[Any]) -> None:
     show: dict[str, Any] = {"error": msg.fail, "warning": msg.warn, "note": msg.info}
     for diagnostic in diagnostics:
         show[diagnostic.level](diagnostic.text)
-    if not any(diagnostic.level != "note" for diagnostic in diagnostics):
+    if all(diagnostic.level == "note" for diagnostic in diagnostics):
         msg.good("No mistake was found.")

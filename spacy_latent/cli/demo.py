@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 EXPRESSION = "[MAX 2 [MIN 9 4 ] 3 ]"
 PIPELINE = "listops_pipeline"
 OPERATORS = ["MIN", "MAX", "MED"]
-# These are the corpora of 'spacy project run demo': the training data, and lists of about twice the
-# depth.
+# The training corpus of 'spacy project run demo', and its corpus of lists of about twice the depth.
 AS_TRAINED: dict[str, Any] = {"max_depth": 4, "min_length": 8, "max_length": 25}
 DEEPER: dict[str, Any] = {"min_depth": 6, "max_depth": 7, "min_length": 8, "max_length": 80}
 SIZES = {"train": 30000, "dev": 1000}
@@ -146,16 +145,13 @@ def train_again(pipeline: Path, output: Path, seed: int, gpu_id: int) -> Path:
     for path, expressions in zip(corpus.values(), made):
         listops.write(path, expressions)
     overrides: dict[str, Any] = {f"paths.{name}": str(path) for name, path in corpus.items()}
-    overrides |= {"system.seed": seed}
+    overrides["system.seed"] = seed
     spacy_train(pipeline / "config.cfg", output, use_gpu=gpu_id, overrides=overrides)
     return output / "model-best"
 
 
 def judge(nlp: Language, doc: Doc, tokens: list[str], html: Path | None, seed: int) -> None:
-    """Print the value of one expression and scores on new ones, and write a page on request.
-
-    The page begins with the tree of the expression.
-    """
+    """Print the value of an expression and scores on new ones; write a page of both on request."""
     from spacy.training import Example
 
     from spacy_latent import listops
@@ -178,7 +174,7 @@ def judge(nlp: Language, doc: Doc, tokens: list[str], html: Path | None, seed: i
             found = assess_listops({"this pipeline": nlp}, corpora, seed=seed, progress=progress)
     msg.divider(f"{JUDGED} new expressions each, in percent")
     header = ("", "right values", "whole trees", f"by {CONTROL}")
-    msg.table(rows(found.figures), header=header, aligns=("l", "r", "r", "r"), divider=True)
+    msg.table(rows(found.figures), header=header)
     msg.text("The heads of ] do not count: its place says nothing about the value.")
     if html is not None:
         found.examples.insert(0, Example(doc, gold_doc(nlp, str(right), tokens)))

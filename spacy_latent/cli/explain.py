@@ -91,7 +91,12 @@ def explain_cli(
                 # A text without entities must not end the command if there are other texts.
                 if text != STDIN:
                     raise
-                print_without_entity(error, as_json)
+                if as_json:
+                    print(srsly.json_dumps(without_entity(error)))
+                else:
+                    msg.divider(error.component)
+                    print(escaped_lines(error.doc.text))
+                    msg.info(str(error))
                 continue
             if as_json:
                 print(srsly.json_dumps(to_json(found)))
@@ -100,33 +105,17 @@ def explain_cli(
             if html is not None or not as_json:
                 every.append(found)
         if not as_json:
-            print_summary([found for found in every if len(found.doc)])
+            having_words = [found for found in every if len(found.doc)]
+            if len(having_words) > 1:
+                print_mean(having_words)
+            if any(found.chosen.any() for found in having_words):
+                msg.text(legend(having_words))
         if html is not None:
             from spacy_latent.visualize.explanation import render_explanations
 
             write_page(html, render_explanations(every))
             if not as_json:
                 msg.good(f"Drawings saved to {html}")
-
-
-def print_without_entity(error: NoSuchEntity, as_json: bool) -> None:
-    """Print why a text has nothing to explain."""
-    if as_json:
-        import srsly
-
-        print(srsly.json_dumps(without_entity(error)))
-        return
-    msg.divider(error.component)
-    print(escaped_lines(error.doc.text))
-    msg.info(str(error))
-
-
-def print_summary(every: Sequence[Explanation]) -> None:
-    """Print the means over several texts, and what the numbers mean."""
-    if len(every) > 1:
-        print_mean(every)
-    if any(found.chosen.any() for found in every):
-        msg.text(legend(every))
 
 
 def print_explanation(found: Explanation) -> None:
@@ -160,7 +149,7 @@ def print_explanation(found: Explanation) -> None:
 
 
 def print_mean(every: Sequence[Explanation]) -> None:
-    """Print the means over several texts."""
+    """Print the means of the texts whose prediction needs words."""
     msg.divider(f"{len(every)} texts")
     chosen = [found for found in every if found.chosen.any()]
     if not chosen:
@@ -180,22 +169,19 @@ def print_faithfulness(title: str, every: Sequence[Explanation]) -> None:
     """Print the mean faithfulness of explanations."""
     rows = []
     for name in every[0].faithfulness:
-        cells = [name]
-        for of_text in ("faithfulness", "erased"):
-            judged = [getattr(found, of_text)[name] for found in every]
-            cells += _figures(judged)
-        rows.append(cells)
+        hidden = _figures([found.faithfulness[name] for found in every])
+        erased = _figures([found.erased[name] for found in every])
+        rows.append((name, *hidden, *erased))
     header = (title, "compr. %", "suff. %", "compr. (cut) %", "suff. (cut) %")
-    msg.table(rows, header=header, aligns=("l", "r", "r", "r", "r"), divider=True)
+    msg.table(rows, header=header)
 
 
 def legend(every: Sequence[Explanation]) -> str:
     """Return what the numbers of these explanations mean."""
-    chosen = [found for found in every if found.chosen.any()]
-    said = [OF_FALLS] if all(found.from_falls for found in chosen) else [OF_DRAWS]
-    if said == [OF_DRAWS] and any(found.from_falls for found in chosen):
-        said.append(OF_BOTH)
-    return " ".join([*said, OF_FIGURES])
+    from_falls = [found.from_falls for found in every if found.chosen.any()]
+    if all(from_falls):
+        return f"{OF_FALLS} {OF_FIGURES}"
+    return " ".join([OF_DRAWS, *([OF_BOTH] if any(from_falls) else []), OF_FIGURES])
 
 
 OF_DRAWS = (
@@ -284,14 +270,7 @@ def without_entity(error: NoSuchEntity) -> dict[str, Any]:
         "text": error.doc.text,
         "tokens": [token.text for token in error.doc],
         "component": error.component,
-        "label": None,
-        "entity": None,
-        "probability": None,
-        "without": None,
-        "weights": [],
-        "leave_one_out": [],
-        "chosen": [],
-        "hidden": None,
-        "faithfulness": {},
-        "erased": {},
+        **dict.fromkeys(("label", "entity", "probability", "without", "hidden")),
+        **{key: [] for key in ("weights", "leave_one_out", "chosen")},
+        **{key: {} for key in ("faithfulness", "erased")},
     }

@@ -32,11 +32,7 @@ Examples:
 
 
 def shares_in(text: str) -> list[float]:
-    """Return the numbers in a list with commas.
-
-    Raises:
-        LatentError: If the text has anything other than numbers.
-    """
+    """Return the numbers in a list with commas."""
     try:
         return [float(share) for share in text.split(",")]
     except ValueError:
@@ -191,10 +187,7 @@ def remove_annotation(
         return list(flagged), {"flags": names, "flag_error": removal.wrong}
     if removal.sources is not None:
         shares = shares_in(removal.sources)
-        names_of_sources = [f"{SOURCE}{number + 1}" for number in range(len(shares))]
         simulated = simulate_sources(docs, shares, seed, as_if_complete)
-        return list(simulated), {"sources": names_of_sources}
-    sets = [
-        [label.strip() for label in one.split(",")] for one in (removal.label_sets or "").split("/")
-    ]
+        return list(simulated), {"sources": [f"{SOURCE}{i}" for i in range(1, len(shares) + 1)]}
+    sets = [list(map(str.strip, one.split(","))) for one in (removal.label_sets or "").split("/")]
     return list(split_by_labels(docs, sets, seed, as_if_complete)), {}

@@ -177,10 +177,8 @@ def check_files(config: str, output: str, force: bool) -> None:
         fail(f"{output} exists", "Give --force to overwrite it, or another name.")
     if config != STREAM and Path(config).is_dir():
         inside = Path(config) / "config.cfg"
-        fail(
-            f"{config} is a folder",
-            f"Give {inside}." if inside.is_file() else "Give a config, which is a file.",
-        )
+        advice = f"Give {inside}." if inside.is_file() else "Give a config, which is a file."
+        fail(f"{config} is a folder", advice)
     if config != STREAM and not Path(config).is_file():
         fail(f"{config} does not exist", "Make one with 'spacy init config'.")
 
@@ -191,7 +189,6 @@ def chosen_purpose(purpose: str | None, by_flags: list[str], shared: bool, has_p
     Args:
         purpose: The value of --for.
         by_flags: The purposes of other options, such as --crf-ner.
-        shared: Whether --shared is given.
         has_parts: Whether --structure or --estimator is given.
     """
     if purpose is not None:
@@ -219,10 +216,7 @@ def chosen_purpose(purpose: str | None, by_flags: list[str], shared: bool, has_p
 
 
 def asked_purpose(config: str, output: str) -> str:
-    """Return what the user answers that the config is for.
-
-    Without a terminal nobody can answer, and the purpose is an error to leave out.
-    """
+    """Ask the user what the config is for; exit with an error if there is no terminal."""
     if STREAM in (config, output) or not sys.stdin.isatty():
         listed = "; ".join(f"--for {name}, {purpose}" for name, purpose in PURPOSES.items())
         fail("What is the config for?", f"Give one of these options: {listed}.")
@@ -235,10 +229,7 @@ def asked_purpose(config: str, output: str) -> str:
 
 
 def about_gain(before: Config, after: Config) -> Iterator[str]:
-    """Yield a warning for each text classifier that is new over latent trees.
-
-    No such classifier was more accurate than the same one without trees.
-    """
+    """Yield a warning for each text classifier that is new over latent trees."""
     from spacy.util import registry
 
     from spacy_latent.kinds import find_kind

@@ -51,8 +51,8 @@ def generate_cli(
     max_depth: int = typer.Option(
         MAX_DEPTH,
         "--max-depth",
-        help="As published: the root's depth is 1, and all nodes at this one are digits. There is "
-        "one level of lists less",
+        help="As published: the root has depth 1, and nodes at this depth are digits, so that "
+        "there is one level of lists less",
     ),
     min_depth: int = typer.Option(
         0, "--min-depth", help="Fewest levels of lists within each other; [MAX 2 9 ] has one"
@@ -60,13 +60,13 @@ def generate_cli(
     depth: int | None = typer.Option(
         None,
         "--depth",
-        help="Exactly so many levels of lists, in the place of --min-depth and --max-depth",
+        help="Exactly so many levels of lists, instead of --min-depth and --max-depth",
     ),
     depths: str | None = typer.Option(
         None,
         "--depths",
-        help="Equally many expressions of each of these levels of lists, such as 1,2,3; in the "
-        "place of --depth. --min-length is not for those whose expressions are all shorter",
+        help="Equally many expressions of each of these levels of lists, such as 1,2,3; instead "
+        "of --depth. Levels whose expressions are all shorter ignore --min-length",
     ),
     max_arguments: int = typer.Option(5, "--max-arguments", help="Most arguments of an operator"),
     expansion: float = typer.Option(0.25, "--expansion", help="Probability that a node is a list"),
@@ -95,9 +95,9 @@ def generate_cli(
     counts = counts_in(sizes, len(files))
     is_bounded = bool(min_depth or max_depth != MAX_DEPTH)
     if depth is not None and is_bounded:
-        fail("--depth stands for --min-depth and --max-depth; give it without them")
+        fail("--depth replaces --min-depth and --max-depth; give it without them")
     if depths is not None and (depth is not None or is_bounded):
-        fail("--depths stands for --depth, --min-depth and --max-depth; give it without them")
+        fail("--depths replaces --depth, --min-depth and --max-depth; give it without them")
     levels = [] if depths is None else levels_in(depths)
     if depth is not None:
         min_depth, max_depth = depth, depth + 1
@@ -227,20 +227,14 @@ def write_results(
 
 
 def page_of(found: ListOpsAssessment, nlp: Language, about: str = "") -> tuple[str, str]:
-    """Return the page and a description of its content.
-
-    Args:
-        about: Sentence on the pipeline, with which the page begins.
-    """
+    """Return the page, which begins with a sentence on the pipeline, and its content in words."""
     from spacy_latent.listops.expressions import CLOSE
     from spacy_latent.listops.tables import make_closing, make_opening
     from spacy_latent.visualize import render
 
     drawn = found.examples[:DRAWN] if found.component else []
     docs = [example.predicted for example in drawn]
-    gold = None
-    if found.kind == "heads":
-        gold = [example.reference for example in drawn]
+    gold = [example.reference for example in drawn] if found.kind == "heads" else None
     if found.component:
         add_probabilities(nlp, docs, found.component)
     page = render(
@@ -260,10 +254,7 @@ def page_of(found: ListOpsAssessment, nlp: Language, about: str = "") -> tuple[s
 
 
 def add_probabilities(nlp: Language, docs: Sequence[Doc], component: str) -> None:
-    """Store the probabilities of all parts with the structures on the docs.
-
-    Nothing is stored if the component has no latent layer.
-    """
+    """Store the probabilities of all parts on the docs, if the component has a latent layer."""
     from dataclasses import replace
 
     from spacy.tokens import Doc

@@ -7,7 +7,7 @@ from typing import Any
 
 from spacy_latent.characters import columns
 from spacy_latent.cli.messages import msg
-from spacy_latent.listops.tables import Row, Share, by_depth, by_operator, interval, overview, shown
+from spacy_latent.listops.tables import Row, by_depth, by_operator, interval, overview, shown
 
 # Width of a terminal in characters, and space between two columns of a table.
 WIDTH = 100
@@ -15,16 +15,13 @@ SPACING = 2
 
 
 def print_tables(figures: dict[str, Any]) -> None:
-    """Print the tables in percent.
-
-    The first corpus has intervals. All corpora are shown by depth, the first one also by operator.
-    """
+    """Print tables in percent: the first corpus with intervals and by operator, all by depth."""
     corpus = next(iter(figures["corpora"]))
     first = overview(figures, corpus)
     msg.divider(first.caption)
     lines = []
     for row in first.rows:
-        lines.append((_indented(row), *(_cell(share) for share in row.shares)))
+        lines.append(_cells(row))
         if row.own:
             ends = ("" if share is None else interval(share) for share in row.shares)
             lines.append(("  95 %", *ends))
@@ -34,16 +31,12 @@ def print_tables(figures: dict[str, Any]) -> None:
     for table in [*by_depth(figures), *by_operator(figures, corpus)]:
         msg.divider(table.caption)
         above = [(name, *cells) for name, cells in table.above]
-        lines = [(_indented(row), *(_cell(share) for share in row.shares)) for row in table.rows]
-        _print(("percent", *table.columns), [*above, *lines])
+        _print(("percent", *table.columns), [*above, *map(_cells, table.rows)])
 
 
-def _cell(share: Share) -> str:
-    return "" if share is None else shown(share[0])
-
-
-def _indented(row: Row) -> str:
-    return f"  {row.name}" if row.below else row.name
+def _cells(row: Row) -> tuple[str, ...]:
+    shares = ("" if share is None else shown(share[0]) for share in row.shares)
+    return f"  {row.name}" if row.below else row.name, *shares
 
 
 def _print(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -60,8 +53,6 @@ def _print(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         msg.table(
             chosen,
             header=[header[0], *(header[i] for i in piece)],
-            aligns=("l", *("r" for _ in piece)),
-            divider=True,
             spacing=SPACING,
             max_col=WIDTH,
         )

@@ -39,19 +39,18 @@ class Messages(Printer):
         """Print rows of texts as a table.
 
         Args:
-            settings: ``header``, a row above the others. ``aligns``, "l" or "r" for each column, by
-                default "l". ``divider``, true for a line below the header. ``max_col``, the
-                greatest width of a column; wider cells exceed it. ``spacing``, the space between
-                columns.
+            settings: ``header``, a row above the others, with a line below it. ``aligns``, "l" or
+                "r" for each column; by default, only the first is "l". ``max_col``, the greatest
+                width of a column; wider cells exceed it. ``spacing``, the space between columns.
         """
         rows = [[escaped(str(cell)) for cell in row] for row in data]
         header = [escaped(str(cell)) for cell in settings.get("header") or ()]
         every = [header, *rows] if header else rows
         widest = settings.get("max_col", WIDEST)
         widths = [min(max(map(columns, column)), widest) for column in zip(*every)]
-        if header and settings.get("divider"):
+        if header:
             every.insert(1, ["-" * width for width in widths])
-        aligns = settings.get("aligns") or "l" * len(widths)
+        aligns = settings.get("aligns") or "l" + "r" * (len(widths) - 1)
         space = " " * settings.get("spacing", SPACING)
         shown = (space.join(map(_padded, row, widths, aligns)) for row in every)
         print("", *shown, "", sep="\n")
@@ -66,22 +65,14 @@ msg = Messages()
 
 
 def fail(title: str, text: str = "") -> NoReturn:
-    """Print an error on standard error, and exit with code 1.
-
-    Args:
-        text: Advice for the user.
-    """
+    """Print an error on standard error, with advice as text, and exit with code 1."""
     with redirect_stdout(sys.stderr):
         msg.fail(title, text, spaced=True)
     raise SystemExit(1)
 
 
 def warn(title: str, text: str = "") -> None:
-    """Print a warning on standard error.
-
-    Args:
-        text: Advice for the user.
-    """
+    """Print a warning on standard error, with advice as text."""
     with redirect_stdout(sys.stderr):
         msg.warn(title, text)
 

@@ -15,6 +15,7 @@ from spacy_latent.cli.config_blocks import (
     check_texts,
     composed_by_hand,
     embedder_of,
+    exclusive_classes,
     layer_blocks,
     rates,
     structure_block,
@@ -39,9 +40,7 @@ READER: Block = {
 def with_pairs(
     config: Config, names: list[str], structure: str | None = None, estimator: str | None = None
 ) -> Config:
-    """Return a copy of a filled config whose text classifier aligns pairs of texts.
-
-    The corpora are then read as pairs.
+    """Return a copy of a filled config whose text classifier and corpora are for pairs of texts.
 
     Args:
         names: The components; empty for the only ``textcat`` or ``textcat_multilabel``. A bag of
@@ -52,8 +51,9 @@ def with_pairs(
     changed = config.copy()
     components: dict[str, Block] = changed["components"]
     names = classifiers(changed, names, "read pairs", no_pairs)
+    aligning = structure_block(structure or ALIGNMENT)
     for name in names:
-        check_texts(name, {"@architectures": f"{PAIRS}v1"}, structure_block(structure or ALIGNMENT))
+        check_texts(name, {"@architectures": f"{PAIRS}v1"}, aligning)
     layers = layer_blocks(structure or ALIGNMENT, estimator or LEARNING)
     if takes(layers["structure"]["@misc"], "unaligned"):
         # Sentences have words without a partner in the other sentence.
@@ -86,10 +86,10 @@ def pair_component(component: Block, layers: dict[str, Block]) -> Block:
     return {
         "factory": OWNERS[1 + which],
         "threshold": component.get("threshold", 0.5 * which),
-        **{key: component[key] for key in ("scorer",) if key in component},
+        **({"scorer": component["scorer"]} if "scorer" in component else {}),
         "model": {
             "@architectures": f"{PAIRS}v1",
-            "exclusive_classes": component["model"].get("exclusive_classes", not which),
+            "exclusive_classes": exclusive_classes(component),
             "tok2vec": embedder,
             **deepcopy(layers),
             **rates(embedder),

@@ -11,7 +11,7 @@ import typer
 from spacy_latent.cli.messages import fail, msg, warn
 from spacy_latent.cli.options import Code, GpuId, Metrics, Models
 from spacy_latent.cli.output import check_output, write_json
-from spacy_latent.cli.pipelines import is_installed, load, prepare, trained_name
+from spacy_latent.cli.pipelines import check_arguments, load, prepare, trained_name
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
@@ -37,8 +37,7 @@ COLUMNS = ("accuracy", "precision", "recall", "f1", "error_rate")
 def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> Row:
     """Return the accuracy of a pipeline on a corpus, with a 95 % interval.
 
-    If the references have alignments under "sure", the row also has the best alignments and their
-    scores.
+    If the references have alignments, the row also has the best alignments and their scores.
     """
     from spacy_latent.analysis import confidence_interval
     from spacy_latent.analysis.alignments import alignment_scores, links_of
@@ -69,12 +68,9 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
     row: Row = {"name": name}
     if any(labelled):
         judged = [(doc, each.reference) for doc, each in zip(docs, examples) if each.reference.cats]
-        right = sum(
-            best_category(doc.cats) == best_category(reference.cats) for doc, reference in judged
-        )
-        row["pairs"] = len(judged)
-        row["accuracy"] = right / len(judged)
-        row["interval"] = confidence_interval(right, len(judged))
+        right = sum(best_category(doc.cats) == best_category(ref.cats) for doc, ref in judged)
+        interval = confidence_interval(right, len(judged))
+        row |= {"pairs": len(judged), "accuracy": right / len(judged), "interval": interval}
         if len(judged) < len(examples):
             missed = f"{len(examples) - len(judged)} of {number_of(len(examples), 'pair')}"
             warn(f"{missed} in {corpus} have no label, and count neither as right nor as wrong")
@@ -168,15 +164,7 @@ def main(
 
     check_output(metrics)
     prepare(code, gpu_id)
-    for path in (*models, corpus):
-        if not path.exists() and not is_installed(path):
-            fail(f"{path} does not exist.")
-    if (corpus / "config.cfg").is_file():
-        fail(
-            f"{corpus} is a pipeline, and a corpus was expected",
-            "Give the pipelines first, and the corpus last: "
-            "spacy latent evaluate pairs MODEL CORPUS",
-        )
+    check_arguments(models, corpus, "pairs")
     try:
         judged = [model_row(path, corpus, (first, second, label)) for path in models]
     except LatentError as error:
@@ -188,15 +176,15 @@ def main(
     columns = [column for column in COLUMNS if any(column in row for row in rows)]
     titles = {"interval": "accuracy, 95 %", "difference": f"f1 less that of {beside}"}
     intervals = [key for key in titles if any(key in row for row in rows)]
+    counts = ["pairs"] if any("pairs" in row for row in rows) else []
     table = []
-    judges = any("pairs" in row for row in rows)
     for row in rows:
-        shown = [str(row.get("pairs", ""))] if judges else []
+        shown = [str(row.get(key, "")) for key in counts]
         shown += [f"{100 * row[column]:.1f}" if column in row else "" for column in columns]
         for key in intervals:
             shown.append(" to ".join(f"{100 * bound:.1f}" for bound in row.get(key, ())))
         table.append((row["name"], *shown))
-    header = ("", *(["pairs"] if judges else []), *columns, *(titles[key] for key in intervals))
-    msg.table(table, header=header, aligns=("l", *("r" for _ in header[1:])), divider=True)
+    header = ("", *counts, *columns, *(titles[key] for key in intervals))
+    msg.table(table, header=header)
     if metrics is not None:
         write_json(metrics, {row.pop("name"): row for row in rows})

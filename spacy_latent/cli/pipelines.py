@@ -29,7 +29,7 @@ def import_code(path: Path | None) -> None:
 
 
 def use_gpu(gpu_id: int) -> None:
-    """Select the device; a missing GPU is an error."""
+    """Select the GPU, or the CPU for -1; a missing GPU is an error."""
     if gpu_id < 0:
         return
     from thinc.api import require_gpu
@@ -50,6 +50,22 @@ def prepare(code: Path | None, gpu_id: int) -> None:
     use_gpu(gpu_id)
 
 
+def check_arguments(models: Iterable[Path], corpus: Path, command: str) -> None:
+    """Exit with an error if a pipeline or the corpus is missing, or is given as the other."""
+    order = (
+        "Give the pipelines first, and the corpus last: "
+        f"spacy latent evaluate {command} MODEL CORPUS"
+    )
+    for path in (*models, corpus):
+        if not path.exists() and not is_installed(path):
+            fail(f"{path} does not exist.")
+    if (corpus / "config.cfg").is_file():
+        fail(f"{corpus} is a pipeline, and a corpus was expected", order)
+    for path in models:
+        if path.is_file():
+            fail(f"{path} is a file, and the directory of a pipeline was expected", order)
+
+
 def is_installed(model: Path | str) -> bool:
     """Return whether a name is the one of an installed package."""
     from spacy.util import is_package
@@ -58,11 +74,7 @@ def is_installed(model: Path | str) -> bool:
 
 
 def load(model: str) -> Language:
-    """Load a pipeline, or exit with an error.
-
-    Args:
-        model: A directory, or the name of an installed package.
-    """
+    """Load the pipeline of a directory or an installed package, or exit with an error."""
     import spacy
 
     from spacy_latent.pipeline.directories import why_no_pipeline
@@ -72,13 +84,11 @@ def load(model: str) -> Language:
     try:
         return spacy.load(model)
     except Exception as error:
-        unknown = _unknown_name(model, error)
-        if unknown is not None:
-            fail(f"The pipeline {model!r} cannot be loaded", unknown)
         # For every error, the user needs the name of the directory and the reason.
         fail(
             f"The pipeline {model!r} cannot be loaded",
-            f"{str(error).rstrip('.')}.\nGive a directory that 'spacy train' wrote, such as "
+            _unknown_name(model, error)
+            or f"{str(error).rstrip('.')}.\nGive a directory that 'spacy train' wrote, such as "
             "training/model-best; if it was copied, copy the whole directory again.",
         )
 
@@ -120,13 +130,9 @@ def short_name(path: str, among: Iterable[str] = ()) -> str:
 
 
 def not_calibrated(nlp: Language, docs: Iterable[Doc], names: Iterable[str]) -> str:
-    """Return a sentence on components whose stored probabilities are not calibrated, or "".
+    """Return a sentence on components whose probabilities are not calibrated, or "".
 
-    Structures that cannot be calibrated, and those without probabilities, are left out.
-
-    Args:
-        docs: Docs that it has annotated.
-        names: Names of stored structures.
+    Only probabilities that these docs store count.
     """
     from spacy_latent.pipeline.calibrated_components import uncalibrated_components
 
@@ -139,9 +145,9 @@ def not_calibrated(nlp: Language, docs: Iterable[Doc], names: Iterable[str]) -> 
         for span in doc._.latent[name].spans
         if span.probabilities is not None or span.entity_probabilities is not None
     }
-    uncalibrated = " and ".join(name for name in raw if name in stored)
-    if not uncalibrated:
+    if not stored:
         return ""
+    uncalibrated = " and ".join(name for name in raw if name in stored)
     return (
         f"The probabilities of {uncalibrated} are as trained and may be too high: 'spacy latent "
         "calibrate' fits them to held-out text."
@@ -149,11 +155,7 @@ def not_calibrated(nlp: Language, docs: Iterable[Doc], names: Iterable[str]) -> 
 
 
 def made_doc(nlp: Language, text: str) -> Doc:
-    """Return the tokens of a text.
-
-    Raises:
-        LatentError: If the text is longer than ``nlp.max_length``.
-    """
+    """Return the tokens of a text; one longer than ``nlp.max_length`` raises LatentError."""
     if len(text) > nlp.max_length:
         raise LatentError(
             f"A text has {number_of(len(text), 'character', ',')}, and the pipeline reads "
@@ -171,11 +173,11 @@ def annotated(
 ) -> Iterator[Doc]:
     """Yield docs with the probabilities of every latent layer, including inline layers.
 
-    This does not depend on the annotation settings in the config. Each layer is read just before
-    its component runs, so that it sees the same sentences as the component.
+    The annotation settings of the config do not matter. Each layer is read just before its
+    component runs, so that it sees the same sentences.
 
     Raises:
-        LatentError: If alternatives are requested and a component has none, or a text is too long.
+        LatentError: If alternatives are requested and no component has any, or a text is too long.
     """
     from spacy_latent.annotations import Stored
     from spacy_latent.pipeline.inspection import choose_components, inspect_pipe, latent_components
@@ -190,12 +192,6 @@ def annotated(
     kept = 0.01 if threshold is None else min(0.01, threshold)
     docs = (made_doc(nlp, text) if isinstance(text, str) else text for text in texts)
     # One text at a time, so that typed text is answered immediately.
-    stream = inspect_pipe(
-        nlp,
-        docs,
-        components=names,
-        batch_size=1,
-        stored=Stored("probabilities", kept, alternatives),
-    )
-    for doc, _ in stream:
+    stored = Stored("probabilities", kept, alternatives)
+    for doc, _ in inspect_pipe(nlp, docs, components=names, batch_size=1, stored=stored):
         yield doc

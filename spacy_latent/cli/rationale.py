@@ -77,9 +77,7 @@ def main(
         listed = {word for path in words or [] for word in read_words(path)}
         docs = [example.reference for example in read_examples(nlp, str(corpus), limit)]
         found = report(nlp, docs, spans_key, listed, seed, progress)
-    header = ("", *COLUMNS.values())
-    aligns = ("l", *("r" for _ in COLUMNS))
-    msg.table(table_rows(found), header=header, aligns=aligns, divider=True)
+    msg.table(table_rows(found), header=("", *COLUMNS.values()))
     if metrics is not None:
         write_json(metrics, {name: asdict(row) for name, row in found.items()})
 

@@ -140,10 +140,7 @@ def render_cli(
 
 
 def with_categories(docs: list[Doc], references: list[Doc | None]) -> list[Doc] | None:
-    """Return docs with the categories of the references alone; None if there are none.
-
-    The heads of references are drawn only on request.
-    """
+    """Return docs with the categories of the references, without heads; None if there are none."""
     from spacy.tokens import Doc
 
     if not any(reference is not None and reference.cats for reference in references):
@@ -158,9 +155,8 @@ def with_categories(docs: list[Doc], references: list[Doc | None]) -> list[Doc] 
 
 def format_of(output: str, as_format: str | None) -> str:
     """Return the format of the drawing, or exit with an error if neither option nor name has it."""
-    kind = as_format or FORMATS.get(Path(output).suffix.lower(), "")
-    if output == STDOUT and not as_format:
-        kind = "html"
+    default = "html" if output == STDOUT else FORMATS.get(Path(output).suffix.lower(), "")
+    kind = as_format or default
     if kind not in FORMATS.values():
         fail(
             f"{output} does not say what to draw",
@@ -170,7 +166,7 @@ def format_of(output: str, as_format: str | None) -> str:
 
 
 def check_input(data: str, gold: bool) -> None:
-    """Exit with an error if the input is no file, or lacks the trees that --gold needs."""
+    """Exit with an error if the input is no file, or --gold is given and it cannot have trees."""
     if Path(data).is_dir():
         fail(f"{data} is a folder", "Give a file of texts as INPUT.")
     # A shell gives <(command) as the name of a pipe.
@@ -233,7 +229,6 @@ def count_drawn(docs: list[Doc], trees: list[Doc] | None, component: str | None,
 
     Args:
         trees: Docs with the gold trees to draw.
-        component: Name of the component; None for all.
     """
     from spacy_latent.visualize.drawing import is_drawn
 
@@ -246,10 +241,9 @@ def count_drawn(docs: list[Doc], trees: list[Doc] | None, component: str | None,
 
 
 def agreement(docs: list[Doc], trees: list[Doc], component: str | None) -> Markup:
-    """Return a table of the agreement with the heads of the gold trees.
+    """Return a table of the shares of tokens with the gold head, empty without latent trees.
 
-    The table has the share of tokens with the gold head for the trees of each component and for
-    controls without a model. It is empty if there are no latent trees.
+    It has the trees of each component, and controls without a model.
     """
     from spacy_latent.analysis import CONTROLS, attachment, control_trees
     from spacy_latent.kinds import find_kind
@@ -259,20 +253,22 @@ def agreement(docs: list[Doc], trees: list[Doc], component: str | None) -> Marku
     names = [component] if component else list(dict.fromkeys(n for d in docs for n in d._.latent))
     gold = [[token.head.i for token in doc] for doc in trees]
     counted = [[token.has_head() for token in doc] for doc in trees]
+
+    def share(heads: Any) -> list[tuple[str, str]]:
+        return [(f"{attachment(heads, gold, counted):.1%}", "")]
+
     rows = []
     for name in names:
         found = [doc._.latent.get(name) for doc in docs]
         spans = [span for one in found if one is not None for span in one.spans]
         if spans and all("heads" in find_kind(span.kind).accessors for span in spans):
             heads = [[-1] * len(d) if one is None else one.heads for d, one in zip(docs, found)]
-            rows.append(
-                FigureRow(name, [(f"{attachment(heads, gold, counted):.1%}", "")], own=True)
-            )
+            rows.append(FigureRow(name, share(heads), own=True))
     if not rows:
         return NOTHING
     words = [[token.text for token in doc] for doc in docs]
     for name, controls in control_trees(words, CONTROLS).items():
-        rows.append(FigureRow(name, [(f"{attachment(controls, gold, counted):.1%}", "")]))
+        rows.append(FigureRow(name, share(controls)))
     caption = "Tokens with the head of the gold tree; below, trees that look at no model"
     return figure_table(caption, ["same head"], rows)
 
@@ -338,9 +334,8 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
             for example in read_text_pairs_v1(path, first, second, label, missing=missing)(nlp):
                 yield example.predicted, example.reference
         except LatentError as error:
-            advice = (
-                " Here: with --text-key FIRST,SECOND." if isinstance(error, NoSuchField) else ""
-            )
+            unknown = isinstance(error, NoSuchField)
+            advice = " Here: with --text-key FIRST,SECOND." if unknown else ""
             fail(f"{data} cannot be read", f"{error}{advice}")
     elif path.suffix == ".jsonl":
         yield from _inputs_of_json(nlp, path, keys)
@@ -358,19 +353,20 @@ def _inputs_of_json(nlp: Language, path: Path, keys: list[str]) -> Iterator[tupl
     from spacy_latent.corpora.annotated_lines import words_of
     from spacy_latent.corpora.categories import read_categories
 
-    for i, entry in json_lines(path):
-        text = entry.get(keys[0]) if isinstance(entry, dict) else None
+    for i, line in json_lines(path):
+        entry = line if isinstance(line, dict) else {}
         reference = None
         # Other corpora have other things under "cats", and a drawing needs no gold label.
         with suppress(LatentError):
-            if isinstance(entry, dict) and (cats := read_categories(entry, f"line {i}")):
+            if cats := read_categories(entry, f"line {i}"):
                 reference = Doc(nlp.vocab)
                 reference.cats = cats
-        if keys == [TEXT] and isinstance(entry, dict) and (words := words_of(entry)):
+        if keys == [TEXT] and (words := words_of(entry)):
             yield Doc(nlp.vocab, words=words), reference
             continue
+        text = entry.get(keys[0])
         if not isinstance(text, str):
-            there = ", ".join(map(repr, entry)) if isinstance(entry, dict) else "no object"
+            there = ", ".join(map(repr, entry)) if entry is line else "no object"
             fail(
                 f"Line {i} of {path} has no text under {keys[0]!r}",
                 f"There is {there or 'nothing'}. Say where the text is with --text-key.",

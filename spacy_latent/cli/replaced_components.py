@@ -15,6 +15,7 @@ from spacy_latent.cli.config_blocks import (
     check_there,
     embedder_of,
     estimator_block,
+    exclusive_classes,
     has_latent,
     is_pretrained,
     rates,
@@ -81,9 +82,8 @@ class Replacement:
         learns: The structure of the component, in words.
         settings: Settings of the new component that differ from its defaults.
         over_pretrained: Settings of its model over an encoder whose learning rate has to be small.
-        hint: Message for users who put a latent structure under the old component; empty for no
-            message.
-        note: Message for users who replace the old component; empty for no message.
+        hint: Message for users who put a latent structure under the old component, or "".
+        note: Message for users who replace the old component, or "".
     """
 
     factory: str
@@ -199,10 +199,7 @@ def with_replacement(config: Config, names: list[str], made: Replacement) -> Con
 
 
 def _kinds(components: dict[str, Block], pipeline: list[str]) -> str:
-    """Return the names of the components, with their factories if these differ from the names.
-
-    A component called "parser" may be of another kind.
-    """
+    """Return the names of the components, with their factories if these differ from the names."""
     named = []
     for name in pipeline:
         kind = components[name].get("factory", "taken from a trained pipeline")
@@ -211,19 +208,15 @@ def _kinds(components: dict[str, Block], pipeline: list[str]) -> str:
 
 
 def hints(before: Config, after: Config) -> Iterator[str]:
-    """Yield sentences about components with a new structure or a new kind.
-
-    A component of spaCy's that got a latent structure under it may have a replacement with its own
-    structure. Its hint names the replacement. A component that replaced another one has a note.
-    """
+    """Yield the notes and hints of :class:`Replacement` for the changed components."""
     for name, component in after["components"].items():
-        old = before["components"].get(name, {}).get("factory")
+        old, factory = before["components"].get(name, {}), component.get("factory")
         for made in REPLACEMENTS.values():
-            if made.note and component.get("factory") == made.factory != old:
-                yield f"{name} is a {made.factory}. {made.note}"
-            if made.hint and component.get("factory") in made.replaces:
-                if has_latent(component["model"]) and component != before["components"].get(name):
-                    yield f"{name} is spaCy's {component['factory']}. {made.hint}"
+            if made.note and factory == made.factory != old.get("factory"):
+                yield f"{name} is a {factory}. {made.note}"
+            if made.hint and factory in made.replaces and component != old:
+                if has_latent(component["model"]):
+                    yield f"{name} is spaCy's {factory}. {made.hint}"
 
 
 def with_rationale(
@@ -260,7 +253,7 @@ def classifiers(
 
     Args:
         names: Names that the user gave; empty for the only one.
-        could: Description of the replacement, for the message.
+        could: Verb and object of the replacement, for the message "Several components could ...".
         why_not: Function that returns the reason why a component cannot be replaced, or None.
     """
     components: dict[str, Block] = config["components"]
@@ -269,7 +262,7 @@ def classifiers(
     if not names and len(able) > 1:
         options = ", ".join(f"--component {name}" for name in able)
         raise LatentError(f"Several components could {could}. Name one: {options}.")
-    # The error for a classifier of this package names its kind, and not a missing classifier.
+    # A classifier of this package is refused by why_not, with a better message than the next one.
     ours = [name for name in pipeline if components[name].get("factory") in OWNERS[1:]]
     names = names or able or ours
     if not names:
@@ -279,8 +272,7 @@ def classifiers(
         )
     for name in names:
         check_there(components, pipeline, name)
-        why = why_not(name, components[name])
-        if why is not None:
+        if why := why_not(name, components[name]):
             raise LatentError(why)
     return names
 
@@ -297,16 +289,12 @@ def no_rationale(name: str, component: Block) -> str | None:
 
 
 def no_classifier(name: str, component: Block, wanted: str) -> str | None:
-    """Return the reason why a component is not a text classifier of spaCy's, or None.
-
-    Args:
-        wanted: Description of the replacement, for the message.
-    """
+    """Return the reason why a component is not a text classifier of spaCy's, or None."""
     if component.get("factory") in TEXTCATS and not has_latent(component.get("model", {})):
         return None
     return (
-        f"{name} is no {' or '.join(TEXTCATS)} as spaCy makes one, of which {wanted} could be "
-        "made. Begin with the config that it was made of."
+        f"{name} is no {' or '.join(TEXTCATS)} of spaCy's, which {wanted} could replace. Begin "
+        "with the config that it was made of."
     )
 
 
@@ -332,7 +320,7 @@ def rationale_component(component: Block, layers: dict[str, Block]) -> Block:
         },
         "model": {
             "@architectures": RATIONALE,
-            "exclusive_classes": component["model"].get("exclusive_classes", not which),
+            "exclusive_classes": exclusive_classes(component),
             "tok2vec": selector,
             # An embedder of single words: the reader must not see words that were not chosen.
             "embed": deepcopy(EMBEDDER),

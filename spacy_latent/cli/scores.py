@@ -63,14 +63,13 @@ def scores_cli(
     if as_json:
         print(srsly.json_dumps(joined(names, found)))
         return
-    numbers = [
-        {key: value for key, value in each.items() if isinstance(value, float)} for each in found
+    shown = [
+        {key: f"{value:.4g}" for key, value in each.items() if isinstance(value, float)}
+        for each in found
     ]
-    rows = []
-    for key in dict.fromkeys(key for each in numbers for key in each):
-        shown = [f"{each[key]:.4g}" if key in each else "" for each in numbers]
-        rows.append((key, *shown))
-    msg.table(rows, header=("", *names), divider=True, aligns=("l", *("r" for _ in names)))
+    keys = dict.fromkeys(key for each in shown for key in each)
+    rows = [(key, *(each.get(key, "") for each in shown)) for key in keys]
+    msg.table(rows, header=("", *names))
 
 
 def evaluated(nlp: Language, corpus: str, limit: int = 0) -> dict[str, object]:

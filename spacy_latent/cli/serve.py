@@ -143,15 +143,15 @@ def application_of(
             f"Give at most {MOST_STEPS - 1} checkpoints.",
         )
     limits = Limits(tokens=max_tokens, seconds=timeout, characters=max_tokens * 20)
-    every = [*places, *([beside] if beside else [])]
-    names = names_of(every)
-    explorers = explorers_of(every, names, alternatives, limits, text)
-    steps = explorers[: len(places)]
-    other = explorers[len(places)] if beside else None
+    if beside:
+        places.append(beside)
+    names = names_of(places)
+    steps = explorers_of(places, names, alternatives, limits, text)
+    example = text or example_for(steps[0])
+    other = steps.pop() if beside else None
     hosts = [*LOCAL_NAMES, *map(str.lower, allow_host)]
     if host not in EVERYWHERE:
         hosts.append(in_brackets(host))
-    example = text or example_for(explorers[0])
     return make_application(steps, other, hosts=hosts, example=example), names
 
 
@@ -169,11 +169,12 @@ def import_server() -> Any:
 
 
 def check_names(host: str, allow_host: Sequence[str]) -> None:
-    """Exit with an error for names of the page that are missing, or could not match."""
+    """Exit with an error for missing or invalid names under which the page may be opened."""
     if host in EVERYWHERE and not allow_host:
         fail(
-            f"Which names are answered to, where {host!r} listens everywhere?",
-            "Name them with --allow-host, such as that of this machine. The page has no password.",
+            f"--host {host!r} listens everywhere, and the page needs the names of its addresses",
+            "Give them with --allow-host, such as the name of this machine. The page has no "
+            "password.",
         )
     for name in allow_host:
         if re.search(r"[/\s]|^[^\[].*:|\]:", name):
@@ -184,12 +185,12 @@ def check_names(host: str, allow_host: Sequence[str]) -> None:
 
 
 def in_brackets(host: str) -> str:
-    """Return a host as addresses of pages have it, in brackets if it is one of IPv6."""
+    """Return a host as part of a URL, with brackets around an address of IPv6."""
     return f"[{host}]" if ":" in host else host
 
 
 def example_for(explorer: Explorer) -> list[str]:
-    """Return a text, or a pair of texts, that the page of this pipeline begins with."""
+    """Return the text, or the pair of texts, with which the page of this pipeline begins."""
     if explorer.pairs:
         return EXAMPLE_PAIR
     corpora = explorer.nlp.config["corpora"]
@@ -240,10 +241,7 @@ def explorer_of(place: str, name: str, alternatives: int, limits: Limits) -> Exp
 
 
 def steps_of(checkpoints: Sequence[Path]) -> list[str]:
-    """Return the given pipelines and the pipelines in directories.
-
-    Pipelines in a directory are sorted by the numbers in their names.
-    """
+    """Return the given pipelines and those in directories, sorted by the numbers in their names."""
     found: list[str] = []
     for path in checkpoints:
         if (path / "meta.json").is_file():
@@ -296,11 +294,8 @@ def listen(host: str, port: int) -> Any:
     except OSError as error:
         if made is not None:
             made.close()
-        elsewhere = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
-        fail(
-            f"{host}:{port} cannot be listened on: {error.strerror or error}",
-            "Give a --host that is an address of this machine, or none."
-            if elsewhere
-            else "Give another --port, or --port 0 for any that is free.",
-        )
+        advice = "Give another --port, or --port 0 for any that is free."
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            advice = "Give a --host that is an address of this machine, or none."
+        fail(f"{host}:{port} cannot be listened on: {error.strerror or error}", advice)
     return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -71,20 +71,14 @@ def show_cli(
             if html is not None:
                 docs.append(doc)
         if html is not None:
+            from spacy_latent.visualize import render
+
             options = {"threshold": threshold, "alternatives": alternatives}
-            save_drawings(nlp, docs, component, html, options)
+            note = not_calibrated(nlp, docs, [component] if component else nlp.pipe_names)
+            page = render(docs, component, page=True, jupyter=False, options=options, note=note)
+            write_page(html, page)
             if not as_json:
                 msg.good(f"Drawings saved to {html}")
-
-
-def save_drawings(
-    nlp: Language, docs: list[Doc], component: str | None, html: Path, options: dict[str, Any]
-) -> None:
-    from spacy_latent.visualize import render
-
-    note = not_calibrated(nlp, docs, [component] if component else list(nlp.pipe_names))
-    page = render(docs, component, page=True, jupyter=False, options=options, note=note)
-    write_page(html, page)
 
 
 def check_number_of_texts(nlp: Language, second: str | None) -> None:
@@ -137,21 +131,13 @@ def print_structures(doc: Doc, name: str, threshold: float | None, note: str = "
     annotation = doc._.latent[name]
     structures = format_annotation(annotation, threshold)
     if not structures:
-        print(nothing_in(doc))
+        print(f"There {'is no structure over' if len(doc) else 'are no words in'} this text.")
         return
     if note:
         msg.text(note)
-    heading = format_heading(annotation)
-    if heading:
+    if heading := format_heading(annotation):
         print(heading)
     print(structures)
-
-
-def nothing_in(doc: Doc) -> str:
-    """Return the reason why there is no structure to print."""
-    if not len(doc):
-        return "There are no words in this text."
-    return "There is no structure over this text."
 
 
 def categories(doc: Doc) -> str:

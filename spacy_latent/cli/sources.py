@@ -83,11 +83,10 @@ def print_table(rows: list[dict[str, Any]], named: tuple[str, ...]) -> None:
     """Print a row for each source, or for each of its labels, with their names first."""
     table = []
     for row in rows:
-        shares = (_percent(row[key]) for key in ("precision", "recall"))
+        shares = _percent(row["precision"]), _percent(row["recall"])
         table.append((*(row[key] for key in named), *shares, f"{row['tokens']:,.0f}"))
     header = (*named, "precision", "recall", "tokens")
-    aligns = (*("l" for _ in named), "r", "r", "r")
-    msg.table(table, header=header, divider=True, aligns=aligns)
+    msg.table(table, header=header, aligns="l" * len(named) + "rrr")
 
 
 def _drawn(found: dict[str, list[SourceReliability]]) -> str:

@@ -90,7 +90,7 @@ def print_statistics(part: LayerFigures) -> None:
             mean = line = ""
         rows.append((name, middle, mean, line, ends))
     header = ("", "median", "mean", "all", "from, to")
-    msg.table(rows, header=header, aligns=("l", "r", "r", "l", "l"), divider=True)
+    msg.table(rows, header=header, aligns="lrrll")
     shares = {f"{name} {part.plural}": value for name, value in part.controls.items()}
     shares.update({f"tag {tag}": value for tag, value in (part.tag_shares or {}).items()})
     if part.by_length[1]:
@@ -114,4 +114,4 @@ def print_bars(title: str, shares: dict[str, float], unicode: bool) -> None:
         (name, percent(share), full * round(30 * share))
         for name, share in sorted(finite.items(), key=lambda entry: -entry[1])
     ]
-    msg.table(rows, header=(title, "", ""), aligns=("l", "r", "l"), divider=True)
+    msg.table(rows, header=(title, "", ""), aligns="lrl")

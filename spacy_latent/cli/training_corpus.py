@@ -28,11 +28,7 @@ SEARCHED = 20_000
 def training_examples(
     nlp: Language, corpus: str | None, count: int
 ) -> tuple[list[Example], str, Level]:
-    """Return the first examples, or no examples and the reason.
-
-    Returns:
-        The examples, the reason, and the level of a message with this reason.
-    """
+    """Return the first examples, the reason if there are none, and the level of that message."""
     from spacy.util import registry
 
     from spacy_latent.cli.config_errors import errors_with_blocks
@@ -102,12 +98,9 @@ def development_mistakes(nlp: Language, compare: bool) -> list[Diagnostic]:
 
 
 def labels_not_learned(nlp: Language, examples: list[Example], judged: str) -> Iterator[Diagnostic]:
-    """Yield diagnostics on labels of the examples that the training corpus lacks.
+    """Yield diagnostics on labels in examples of ``judged`` that the training corpus lacks.
 
     At most :data:`SEARCHED` training examples are read, and only until all labels are found.
-
-    Args:
-        examples: Examples of the corpus ``judged``.
     """
     from spacy_latent.analysis.reference_check import a_label, listed, unknown_labels
     from spacy_latent.pipeline.diagnostic import Diagnostic
@@ -158,10 +151,7 @@ def corpus_reader(config: Config, name: str) -> Any:
 
 
 def other_files(nlp: Language, name: str) -> str:
-    """Return a message if spaCy's reader cannot read the format of a corpus, or "".
-
-    The reader would only warn, and give no examples.
-    """
+    """Return a message if spaCy's reader would only warn of the format of a corpus, or ""."""
     from spacy_latent.cli.corpus import FROM_A_TABLE
 
     block = block_of(nlp.config.interpolate(), name)
@@ -179,7 +169,7 @@ def other_files(nlp: Language, name: str) -> str:
 def missing_path(nlp: Language, setting: str) -> str:
     """Return a message if the corpus of a setting of [training] has no path, or ""."""
     config = nlp.config.interpolate()
-    name = str(config.get("training", {}).get(setting))
+    name = str(block_of(config, f"training.{setting}"))
     filled, raw = block_of(config, name), block_of(nlp.config, name)
     if not isinstance(filled, dict) or filled.get("path", "") is not None:
         return ""
@@ -191,14 +181,13 @@ def missing_path(nlp: Language, setting: str) -> str:
 def has_path(nlp: Language, setting: str) -> bool:
     """Return whether the corpus of a setting of [training] has a path that exists."""
     config = nlp.config.interpolate()
-    block = block_of(config, str(config.get("training", {}).get(setting)))
-    path = block.get("path") if isinstance(block, dict) else None
+    path = block_of(config, f"{block_of(config, f'training.{setting}')}.path")
     return isinstance(path, str) and Path(path).exists()
 
 
 def absent_path(config: Config, name: str) -> str:
     """Return a message if the path of the corpus with this dotted name is missing, or ""."""
-    path = (block_of(config, name) or {}).get("path")
+    path = block_of(config, f"{name}.path")
     if not isinstance(path, str) or not path or Path(path).exists():
         return ""
     return f"[{name}] path: {path} does not exist, and 'spacy train' needs it."

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -71,14 +71,14 @@ class AllReduce:
         """
         self.step, self.batch = step, batch
         if not self._before:
-            self._before = [buffer.clone() for _, buffer in self._buffers()]
+            self._before = [buffer.clone() for buffer in buffers_of(self._models())]
 
     def finish_update(self, optimizer: Optimizer) -> None:
         """Give every rank the sum of all gradients, and the mean of the buffers that have changed.
 
         Raises:
-            RanksFailed: On every rank, if one rank failed, read another batch, has another number
-                of weights, or has a gradient that is not finite.
+            RanksFailed: On every rank, if one rank failed, read another batch, has weights of other
+                shapes, or has a gradient that is not finite.
         """
         weights: list[Weights] = []
         if self.failure is None:
@@ -87,9 +87,8 @@ class AllReduce:
                 weights = weights_of(models_of(self.nlp, self.frozen))
         started = time.perf_counter()
         self.agree(weights)
-        shims = self._shims()
-        overflowed = self._share_overflow(shims)
-        self.add_up(weights, overflowed)
+        shims = [shim for _, model in self._models() for shim in shims_of(model)]
+        self.add_up(weights, self._share_overflow(shims))
         self._average_buffers()
         self._share_unseen_classes()
         self.seconds += time.perf_counter() - started
@@ -124,9 +123,9 @@ class AllReduce:
             )
         if most[1] != -most[2]:
             raise RanksFailed(
-                f"{what}: the ranks do not read the same batches, and each takes its share of "
-                "them. Readers and batchers must give the same on each process: no order of sets, "
-                "of files in a directory as it comes, or of time."
+                f"{what}: the ranks do not read the same batches, of which each takes its share. "
+                "Readers and batchers must give the same on each process. They must not depend on "
+                "the order of a set, on unsorted files of a directory, or on the time."
             )
         if most[3] != -most[4]:
             raise RanksFailed(f"{what}: {self._other_shapes(weights)}")
@@ -175,7 +174,7 @@ class AllReduce:
         having = [rank for rank, found in enumerate(self.ranks.gather(any(own))) if found]
         named = ", ".join(f"{bucket[i].component} ({bucket[i].name})" for i in wrong[:5])
         ranks = ", ".join(map(str, having))
-        where = f"on rank(s) {ranks}" if having else "once those of all ranks are added up"
+        where = f"on rank(s) {ranks}" if having else "after the sum over all ranks"
         raise RanksFailed(
             f"Step {self.step}: the gradient of {named}{', ...' if len(wrong) > 5 else ''} is not "
             f"finite {where}. No weight was changed by it. Lower the learning rate, or look at "
@@ -184,49 +183,45 @@ class AllReduce:
 
     def _backpropagate(self) -> None:
         """Run the backward passes that components delay until their ``finish_update``."""
-        for _, pipe in trained_components(self.nlp, self.frozen):
-            pending: Callable[[], None] | None = getattr(pipe, "backprop_pending", None)
-            if pending is not None:
-                pending()
-        for _, pipe in trained_components(self.nlp, self.frozen):
+        pipes = [pipe for _, pipe in trained_components(self.nlp, self.frozen)]
+        for pipe in pipes:
+            if hasattr(pipe, "backprop_pending"):
+                pipe.backprop_pending()
+        for pipe in pipes:
             held = getattr(pipe, "__dict__", {}).get("finish_update")
             if isinstance(held, SharedBatch):
                 held.flush()
 
-    def _shims(self) -> list[Any]:
-        found = {id(s): s for _, model in self._models() for s in shims_of(model)}
-        return list(found.values())
-
     def _models(self) -> list[tuple[str, Model]]:
         return models_of(self.nlp, self.frozen)
 
-    def _buffers(self) -> list[tuple[str, Tensor]]:
-        return buffers_of(self._models())
-
-    def _share_overflow(self, shims: list[Any]) -> set[int]:
+    def _share_overflow(self, shims: Iterable[Any]) -> set[int]:
         """Skip a step on all ranks if it overflowed in float16 on one rank.
 
         Returns:
             Ids of the shims that skip the step.
         """
-        scalers: list[tuple[Any, Any]] = [(s, getattr(s, "_grad_scaler", None)) for s in shims]
-        scaled = [(s, scaler) for s, scaler in scalers if getattr(scaler, "_enabled", False)]
-        if not scaled:
+        scalers: dict[int, Any] = {
+            id(shim): shim._grad_scaler
+            for shim in shims
+            if getattr(getattr(shim, "_grad_scaler", None), "_enabled", False)
+        }
+        if not scalers:
             return set()
-        found = _flags(scaler.found_inf for _, scaler in scaled)
-        overflowed = self.ranks.most(found).tolist()
-        for (_, scaler), over in zip(scaled, overflowed):
-            scaler._found_inf = bool(over)
-        return {id(s) for (s, _), over in zip(scaled, overflowed) if over}
+        found = _flags(scaler.found_inf for scaler in scalers.values())
+        overflowed = dict(zip(scalers, self.ranks.most(found).tolist()))
+        for number, scaler in scalers.items():
+            scaler._found_inf = bool(overflowed[number])
+        return {number for number, over in overflowed.items() if over}
 
     def _average_buffers(self) -> None:
         """Average the buffers that have changed on any rank; integer buffers take their maximum."""
-        buffers = [buffer for _, buffer in self._buffers()]
+        buffers = buffers_of(self._models())
         if not buffers:
             return
         if [b.shape for b in buffers] != [b.shape for b in self._before]:
             # The modules were replaced.
-            self._before = [torch.full_like(buffer, 0) for buffer in buffers]
+            self._before = [torch.zeros_like(buffer) for buffer in buffers]
         changed = _flags(not _equal(b, old) for b, old in zip(buffers, self._before))
         self.ranks.most(changed)
         for buffer, old, there in zip(buffers, self._before, changed.tolist()):
@@ -266,9 +261,9 @@ class AllReduce:
         )
         return (
             f"the weights of {', '.join(map(repr, names)) or 'some components'} have other shapes "
-            "on other ranks, as where one rank met a label that the component did not know. Give "
-            "all labels before the training (initialize.components.NAME.labels, see spacy init "
-            "labels)."
+            "on other ranks, for example if one rank met a label that the component did not know. "
+            "Give all labels before the training (initialize.components.NAME.labels, see spacy "
+            "init labels)."
         )
 
 
@@ -281,9 +276,7 @@ class InnerSteps:
     is_trainable = True
 
     def __init__(self, name: str, pipe: Any, reduce: AllReduce) -> None:
-        self.name = name
-        self.pipe = pipe
-        self.reduce = reduce
+        self.name, self.pipe, self.reduce = name, pipe, reduce
         self.model = pipe.model
 
     def finish_update(self, sgd: Optimizer) -> None:
@@ -302,11 +295,11 @@ class InnerSteps:
 
 
 def _buckets(weights: Iterable[Weights]) -> Iterable[list[Weights]]:
+    """Divide weights into groups of one dtype and device, of about :data:`BUCKET` values."""
     bucket: list[Weights] = []
     size = 0
     for one in weights:
-        other = bucket and _alike(bucket[0].values) != _alike(one.values)
-        if bucket and (other or size >= BUCKET):
+        if bucket and (size >= BUCKET or _alike(bucket[0].values) != _alike(one.values)):
             yield bucket
             bucket, size = [], 0
         bucket.append(one)

@@ -39,6 +39,8 @@ ROWS = 10_000
 ATTEMPTS = 3
 # Readers of a directory of Parquet skip this name.
 MANIFEST = "_annotation.json"
+# Errors of a connection to a process that has ended.
+CLOSED = (EOFError, BrokenPipeError, ConnectionResetError)
 
 
 def annotate(
@@ -63,8 +65,7 @@ def annotate(
         model: Directory of a pipeline, or name of an installed one.
         source: See :data:`spacy_latent.distributed.shards.ACCEPTED`; "-" for lines of standard
             input.
-        output: Directory with one file per shard. Files that exist are not written again, if they
-            belong to the same pipeline and the same corpus.
+        output: Directory with one file per shard. Existing files are kept.
         workers: Number of processes; 1 uses this process.
         form: "parquet" or "docbin".
         rows: Number of texts in each shard.
@@ -174,14 +175,14 @@ def _check_output(
         if not path.exists():
             if any(file.suffix in ENDINGS.values() for file in output.iterdir()):
                 raise LatentError(
-                    f"{output} holds files of something else. Give a directory of its own."
+                    f"{output} holds other files. Give a directory for this annotation alone."
                 )
             replace_file(path, json.dumps(ours, indent=2) + "\n")
             return
         if shards is None:
             raise LatentError(
-                f"{output} was begun already, and standard input cannot be taken up where it was "
-                "left. Give another directory, or a file in the place of standard input."
+                f"{output} was begun already, and standard input cannot be resumed. Give another "
+                "directory, or a file instead of standard input."
             )
         theirs = json.loads(path.read_text(encoding="utf8"))
     except OSError as error:
@@ -190,13 +191,13 @@ def _check_output(
         ) from error
     except ValueError as error:
         raise LatentError(
-            f"{path}, which says what {output} was begun with, is no JSON: {error}. Delete "
-            f"{output} to begin anew, or name another directory."
+            f"{path}, which holds the settings of {output}, is no JSON: {error}. Delete {output} "
+            "to begin anew, or name another directory."
         ) from error
     if other := list(_differences(theirs, ours)):
         raise LatentError(
-            f"{output} was begun with other settings than these: {'; '.join(other)}. Give what it "
-            "was begun with, to go on; else delete it, or name another directory."
+            f"{output} was begun with other settings: {'; '.join(other)}. Give the same to go on; "
+            "else delete it, or name another directory."
         )
 
 
@@ -206,13 +207,12 @@ def _differences(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
         yield "another pipeline"
     if ours["files"] != theirs.get("files"):
         yield "another corpus, or files of another size"
-    then = dict(zip(("--id-field", "--text-field"), theirs.get("fields", ())))
-    now = dict(zip(("--id-field", "--text-field"), ours["fields"]))
-    for key in ("format", "rows"):
-        then[f"--{key}"], now[f"--{key}"] = theirs.get(key), ours[key]
-    for option, value in now.items():
-        if value != then.get(option):
-            yield f"{option} was {then.get(option)}, and is {value}"
+    then, now = ([*each.get("fields", (None, None))] for each in (theirs, ours))
+    then += [theirs.get("format"), theirs.get("rows")]
+    now += [ours["format"], ours["rows"]]
+    for option, old, new in zip(("--id-field", "--text-field", "--format", "--rows"), then, now):
+        if old != new:
+            yield f"{option} was {old}, and is {new}"
 
 
 @dataclass(frozen=True)
@@ -236,25 +236,27 @@ class _How:
 
 def _work(how: _How, connection: Connection) -> None:
     """Annotate shards in a worker process until the connection is closed."""
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
+    with suppress(*CLOSED, KeyboardInterrupt):
         try:
             how.prepare()
             while True:
-                shard, target = connection.recv()
+                job = connection.recv()
                 done = annotate_shard(
                     how.model,
-                    shard,
-                    target,
+                    *job,
                     batch_size=how.batch_size,
                     after_chunk=lambda: connection.send("warm"),
                 )
                 connection.send(done)
-        except (EOFError, BrokenPipeError, ConnectionResetError):
+        except CLOSED:
             raise
         except Exception as error:
             # Send a message instead of the error, because not every error can be pickled.
             said = str(error) if isinstance(error, LatentError) else error_text(error)
             connection.send(LatentError(said))
+
+
+Job = tuple[Shard, Path]
 
 
 class _Worker:
@@ -267,7 +269,13 @@ class _Worker:
             self.process.start()
         # Otherwise this process would not see the end of the connection.
         theirs.close()
-        self.job: tuple[Shard, Path] | None = None
+        self.job: Job | None = None
+
+    def begin(self, job: Job) -> None:
+        self.job = job
+        # Reading from the connection of a dead process shows its end, too.
+        with suppress(*CLOSED):
+            self.connection.send(job)
 
 
 class _Workers:
@@ -280,14 +288,14 @@ class _Workers:
     def __init__(self, how: _How, count: int, progress: Callable[[Done], object]) -> None:
         self.how, self.count, self.progress = how, count, progress
         self.workers: list[_Worker] = []
-        self.again: list[tuple[Shard, Path]] = []
+        self.again: list[Job] = []
         self.deaths: dict[str, int] = {}
         self.lost: list[str] = []
         self.total = Done()
         # The first process fills the cache of compiled kernels, which all others then use.
         self.is_warm = False
 
-    def run(self, jobs: Iterator[tuple[Shard, Path]]) -> Done:
+    def run(self, jobs: Iterator[Job]) -> Done:
         try:
             while self._give(jobs) or self.workers:
                 busy = {worker.connection: worker for worker in self.workers}
@@ -297,41 +305,35 @@ class _Workers:
             for worker in self.workers:
                 worker.process.kill()
         if self.lost:
-            raise LatentError(
-                f"{len(self.lost)} shard(s) are not done, because {ATTEMPTS} processes died of "
-                f"each: {', '.join(self.lost[:5])}. All others are. Often memory ran out: take "
-                "fewer workers or a smaller --batch-size, and start again to do the rest."
-            )
+            raise not_done(self.lost, "processes")
         return self.total
 
-    def _next(self, jobs: Iterator[tuple[Shard, Path]]) -> tuple[Shard, Path] | None:
+    def _next(self, jobs: Iterator[Job]) -> Job | None:
         while True:
             job = self.again.pop() if self.again else next(jobs, None)
             if job is None or not job[1].exists():
                 return job
             self._add(Done(skipped=1))
 
-    def _give(self, jobs: Iterator[tuple[Shard, Path]]) -> bool:
-        """Give shards to all idle processes, as long as there are shards."""
+    def _give(self, jobs: Iterator[Job]) -> bool:
+        """Give shards to all idle and new processes; return False if there are no more shards."""
         for worker in [worker for worker in self.workers if worker.job is None]:
-            worker.job = self._next(jobs)
-            if worker.job is None:
-                worker.connection.close()
-                worker.process.join()
-                self.workers.remove(worker)
-                continue
-            with suppress(BrokenPipeError, ConnectionResetError):
-                worker.connection.send(worker.job)
+            if job := self._next(jobs):
+                worker.begin(job)
+            else:
+                self._remove(worker)
         while len(self.workers) < (self.count if self.is_warm else 1):
             job = self._next(jobs)
             if job is None:
                 return False
-            worker = _Worker(self.how)
-            self.workers.append(worker)
-            worker.job = job
-            with suppress(BrokenPipeError, ConnectionResetError):
-                worker.connection.send(job)
+            self.workers.append(_Worker(self.how))
+            self.workers[-1].begin(job)
         return True
+
+    def _remove(self, worker: _Worker) -> None:
+        self.workers.remove(worker)
+        worker.connection.close()
+        worker.process.join()
 
     def _hear(self, worker: _Worker) -> None:
         assert worker.job is not None
@@ -339,9 +341,7 @@ class _Workers:
         try:
             said = worker.connection.recv()
         except (EOFError, ConnectionResetError):
-            self.workers.remove(worker)
-            worker.process.join()
-            worker.connection.close()
+            self._remove(worker)
             self.deaths[shard.name] = self.deaths.get(shard.name, 0) + 1
             if self.deaths[shard.name] < ATTEMPTS:
                 self.again.append(worker.job)
@@ -358,6 +358,15 @@ class _Workers:
     def _add(self, done: Done) -> None:
         self.total += done
         self.progress(self.total)
+
+
+def not_done(names: list[str], what: str) -> LatentError:
+    """Return the error for shards that killed too many processes or actors."""
+    return LatentError(
+        f"{len(names)} shard(s) are not done, because {ATTEMPTS} {what} died of each: "
+        f"{', '.join(sorted(names)[:5])}. All others are. Often memory ran out: take fewer workers "
+        "or a smaller --batch-size, and start again to do the rest."
+    )
 
 
 def _context() -> Any:

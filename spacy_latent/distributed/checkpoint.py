@@ -2,10 +2,10 @@
 
 A resumed training ends with the same weights, bit by bit, as an uninterrupted one. A checkpoint
 holds the pipeline, the state of the optimizer, the states of the random number generators, and the
-scores so far. The state of the optimizer for an array is stored by the position of the array in the
-pipeline. The optimizer's own ids are only valid in one process. State that follows from the number
-of steps is not stored. Schedules, patience and the order of the data are restored when the training
-iterates over its earlier batches without learning from them.
+scores so far. The optimizer's state for an array is stored by the position of the array in the
+pipeline, since the optimizer's own ids are valid in one process only. What follows from the number
+of steps is not stored: schedules, patience and the order of the data are restored by a replay of
+the earlier batches, without learning from them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from thinc.backends import get_array_ops
 
 from spacy_latent.distributed.directories import finish_replacing, replace_directory
 from spacy_latent.distributed.random_state import RandomState
-from spacy_latent.distributed.trained_arrays import Weights, models_of, shims_of, weights_of
+from spacy_latent.distributed.trained_arrays import models_of, shims_of, weights_of
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.unreached_stages import CALLBACK
 
@@ -64,6 +64,10 @@ class Progress:
     epochs: dict[int, RandomState] = field(default_factory=dict)
 
 
+# Fields of a Progress that the record in JSON has as they are.
+RECORDED = ("steps", "scores", "losses", "data", "world", "seed")
+
+
 def folder_of(output: Path) -> Path:
     return output / "checkpoints"
 
@@ -86,10 +90,7 @@ def checkpoints_in(output: Path) -> list[tuple[int, Path]]:
 def save_checkpoint(
     output: Path, nlp: Language, optimizer: Optimizer, frozen: Collection[str], progress: Progress
 ) -> Path:
-    """Write a checkpoint of a training under its output directory, and remove old checkpoints.
-
-    The last :data:`KEPT` checkpoints are kept.
-    """
+    """Write a checkpoint under the output directory, and keep only the last :data:`KEPT`."""
     path = folder_of(output) / f"step-{progress.steps}"
 
     def write(folder: Path) -> None:
@@ -98,27 +99,21 @@ def save_checkpoint(
         nlp.to_disk(folder / "pipeline", exclude=["vocab"])
         nlp.vocab.strings.to_disk(folder / "strings.json")
         arrays, counts = _optimizer_state(nlp, optimizer, frozen)
-        for name, state in _random_states(progress).items():
+        assert progress.random is not None
+        states = {f"random_before_{step}": state for step, state in progress.epochs.items()}
+        for name, state in {"random": progress.random, **states}.items():
             arrays.update({f"{name}.{key}": array for key, array in state.arrays().items()})
         with open(folder / "training.npz", "wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
-        # The json of the standard library, because srsly rounds numbers.
-        text = json.dumps(
-            {
-                "format": FORMAT,
-                "steps": progress.steps,
-                "scores": progress.scores,
-                "losses": [
-                    {name: float(loss) for name, loss in own.items()} for own in progress.losses
-                ],
-                "data": progress.data,
-                "world": progress.world,
-                "seed": progress.seed,
-                "epochs": list(progress.epochs),
-                "config": settings_of(nlp),
-                **counts,
-            }
-        )
+        record = {
+            "format": FORMAT,
+            **{name: getattr(progress, name) for name in RECORDED},
+            "epochs": list(progress.epochs),
+            "config": settings_of(nlp),
+            **counts,
+        }
+        # The json of the standard library, because srsly rounds numbers. Losses may be NumPy's.
+        text = json.dumps(record, default=float)
         (folder / "training.json").write_text(text, encoding="utf8")
 
     replace_directory(path, write)
@@ -137,7 +132,7 @@ def load_checkpoint(
     """
     if not (path / "training.json").exists():
         raise LatentError(
-            f"{path} is not there, or is no checkpoint. The directory of --output has to be on a "
+            f"{path} is missing, or is no checkpoint. The directory of --output has to be on a "
             "disk that all ranks see."
         )
     record = json.loads((path / "training.json").read_text(encoding="utf8"))
@@ -160,21 +155,10 @@ def load_checkpoint(
         return RandomState.of_arrays(own)
 
     return Progress(
-        steps=record["steps"],
-        scores=record["scores"],
-        losses=record["losses"],
-        data=record["data"],
-        world=record["world"],
-        seed=record["seed"],
+        **{name: record[name] for name in RECORDED},
         random=stored("random"),
         epochs={step: stored(f"random_before_{step}") for step in record["epochs"]},
     )
-
-
-def _random_states(progress: Progress) -> dict[str, RandomState]:
-    assert progress.random is not None
-    before = {f"random_before_{step}": state for step, state in progress.epochs.items()}
-    return {"random": progress.random, **before}
 
 
 def settings_of(nlp: Language) -> dict[str, Any]:
@@ -194,7 +178,7 @@ def _refuse_other_settings(path: Path, saved: Mapping[str, Any], given: Mapping[
     if other:
         key = other[0]
         raise LatentError(
-            f"{path} is of a training with other settings: {', '.join(other[:5])}"
+            f"{path} belongs to a training with other settings: {', '.join(other[:5])}"
             f"{', ...' if len(other) > 5 else ''} ({key} was {before.get(key)!r} and is "
             f"{now.get(key)!r}). Resume with the config and the overrides of that training, or "
             f"train anew in another directory. Only training.{', training.'.join(FREE)} may change."
@@ -224,13 +208,11 @@ def _optimizer_state(
         own = [getattr(optimizer, name).get(weights.key) for name in COUNTS]
         # Thinc changes weights by momentum once they have had a gradient, even a gradient of 0.
         counts.append([*own, weights.gradient is not None])
-    scalers = []
-    for _, model in models:
-        for shim in shims_of(model):
-            scaler: Any = getattr(shim, "_grad_scaler", None)
-            enabled = getattr(scaler, "_enabled", False)
-            state = [float(scaler._scale), int(scaler._growth_tracker)] if enabled else None
-            scalers.append(state)
+    scalers: list[Any] = []
+    for shim in (shim for _, model in models for shim in shims_of(model)):
+        scaler: Any = getattr(shim, "_grad_scaler", None)
+        enabled = getattr(scaler, "_enabled", False)
+        scalers.append([float(scaler._scale), int(scaler._growth_tracker)] if enabled else None)
     return arrays, {"counts": counts, "scalers": scalers, "radam": optimizer._radam_buffer}
 
 
@@ -258,18 +240,14 @@ def _restore_optimizer(
         for name, count in zip(COUNTS, record["counts"][place]):
             if count is not None:
                 getattr(optimizer, name)[weights.key] = count
-        _set_gradient(weights, record["counts"][place][-1])
+        if record["counts"][place][-1]:
+            weights.gradient = torch.zeros_like(weights.values)
     shims = [shim for _, model in models for shim in shims_of(model)]
     for shim, state in zip(shims, record["scalers"]):
         if state is not None and getattr(shim._grad_scaler, "_enabled", False):
             shim._grad_scaler._scale.fill_(state[0])
             shim._grad_scaler._growth_tracker.fill_(state[1])
     optimizer._radam_buffer = record["radam"]
-
-
-def _set_gradient(weights: Weights, there: bool) -> None:
-    if there:
-        weights.gradient = torch.zeros_like(weights.values)
 
 
 def check_optimizer(optimizer: Any) -> None:

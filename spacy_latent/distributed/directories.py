@@ -97,10 +97,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked_directory(path: Path) -> Iterator[None]:
-    """Hold the exclusive lock of a directory, where :func:`locked` has the lock of a file.
-
-    A directory that this process may write and not read has no lock either.
-    """
+    """Hold the exclusive lock of a directory, unless this process may write and not read it."""
     handle = None
     # Windows cannot open directories.
     if hasattr(os, "O_DIRECTORY"):

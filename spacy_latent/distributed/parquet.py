@@ -82,18 +82,18 @@ def to_table(rows: Sequence[Row], model: tuple[str, str, str] = ("", "", "")) ->
         written = DocAnnotations(doc)
         components.add(len(written))
         component_names.extend(written)
-        count = 0
-        for name, annotation in written.items():
-            for span in annotation.spans:
-                latent.append(name, span)
-                count += 1
-        latent.add(count)
+        spans = [(name, span) for name, found in written.items() for span in found.spans]
+        latent.add(len(spans))
+        for name, span in spans:
+            latent.append(name, span)
     lengths = np.zeros(len(rows), dtype="int64")
     lengths[there] = [len(array) for array in attributes[1:]]
     tokens = TokenColumns(np.concatenate(attributes), lengths, there)
     ents.nulls = (~there | ~tokens.any_of(ENT_IOB)).tolist()
     strings = next((row.doc.vocab.strings for row in rows if row.doc is not None), None)
-    texts = tokens.texts(strings)
+    texts = [
+        row.text if row.doc is None else text for row, text in zip(rows, tokens.texts(strings))
+    ]
 
     def around(lists: Lists, name: str, *parts: Any) -> Any:
         inner = columns.field(name).type.value_type
@@ -102,10 +102,7 @@ def to_table(rows: Sequence[Row], model: tuple[str, str, str] = ("", "", "")) ->
     return pa.Table.from_arrays(
         [
             pa.array([row.id for row in rows], pa.string()),
-            pa.array(
-                [row.text if row.doc is None else text for row, text in zip(rows, texts)],
-                pa.string(),
-            ),
+            pa.array(texts, pa.string()),
             around(tokens.lists(there), "tokens", tokens.starts, tokens.ends),
             tokens.sentences(),
             around(cats, "cats", cat_labels.build(), np.array(scores, dtype="float64")),
@@ -120,7 +117,7 @@ def to_table(rows: Sequence[Row], model: tuple[str, str, str] = ("", "", "")) ->
 
 
 def read_rows(path: Path | str, vocab: Vocab) -> Iterator[Row]:
-    """Yield the rows of a file of :func:`to_table`, or of all such files in and below a directory.
+    """Yield the rows of a file of :func:`to_table`, or of all such files below a directory.
 
     The files are sorted by name. The docs have everything that the columns hold.
     """
@@ -157,13 +154,12 @@ def _to_doc(vocab: Vocab, entry: dict[str, Any]) -> Doc:
     spaces = [text[end : end + 1] == " " for _, end in places]
     follows = [start for start, _ in places[1:]] + [len(text)]
     spaces = [space and end < next_ for space, (_, end), next_ in zip(spaces, places, follows)]
-    starts = entry["sent_starts"]
-    set_starts = None if starts is None else set(starts)
+    starts = None if entry["sent_starts"] is None else set(entry["sent_starts"])
     doc = Doc(
         vocab,
         words=[text[start:end] for start, end in places],
         spaces=spaces,
-        sent_starts=None if set_starts is None else [i in set_starts for i in range(len(places))],
+        sent_starts=None if starts is None else [i in starts for i in range(len(places))],
     )
     doc.cats = {cat["label"]: cat["score"] for cat in entry["cats"]}
     if entry["ents"] is not None:

@@ -26,11 +26,7 @@ ATTRIBUTES = [IDX, LENGTH, SENT_START, ENT_IOB, ORTH, SPACY]
 
 
 def pyarrow() -> ModuleType:
-    """Return the module pyarrow.
-
-    Raises:
-        LatentError: If pyarrow is not installed.
-    """
+    """Return the module pyarrow, or raise LatentError if it is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -49,7 +45,7 @@ def schema() -> Schema:
     characters of ``text``. The other fields of ``latent`` have the names and the meaning of
     :class:`spacy_latent.annotations.SpanStructure`.
 
-    - id, text, error: in every row. error is null if there is a doc. Otherwise all columns below
+    - id, text, error: in every row. error is null if there is a doc. Otherwise all other columns
       are null, except for the columns of the model.
     - tokens: start and end of each token.
     - sent_starts: the first token of each sentence; null if the pipeline sets no sentences.
@@ -333,11 +329,7 @@ class TokenColumns:
         return made
 
     def counts(self, chosen: np.ndarray) -> np.ndarray:
-        """Return the number of chosen tokens in each row.
-
-        Args:
-            chosen: ``(T,)`` bool.
-        """
+        """Return ``(R,)``, the number of chosen tokens in each row, for ``(T,)`` bool."""
         sums = np.concatenate([[0], np.cumsum(chosen)])
         return sums[self.first + self.lengths] - sums[self.first]
 
@@ -347,8 +339,7 @@ class TokenColumns:
     def sentences(self) -> Any:
         """Return the first token of each sentence, or null for docs without sentences.
 
-        In spaCy, 0 at a token after the first one states that nothing is known. The first token
-        always has 1.
+        In spaCy, 0 at a token after the first states that nothing is known; the first always has 1.
         """
         values = self.columns[SENT_START]
         known = self.there & ((self.counts(values != 0) > 1) | (self.lengths <= 1))

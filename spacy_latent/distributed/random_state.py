@@ -64,13 +64,8 @@ class RandomState:
         version, *words = (int(word) for word in arrays["python"])
         gauss = [float(value) for value in arrays["python_gauss"]]
         *keys, position, has_gauss = (int(word) for word in arrays["numpy"])
-        numpy = (
-            "MT19937",
-            np.array(keys, dtype=np.uint32),
-            position,
-            has_gauss,
-            float(arrays["numpy_gauss"][0]),
-        )
+        cached = float(arrays["numpy_gauss"][0])
+        numpy = ("MT19937", np.array(keys, dtype=np.uint32), position, has_gauss, cached)
         python = (version, tuple(words), gauss[0] if gauss else None)
         return cls(python, numpy, torch.from_numpy(arrays["torch"].copy()))
 
@@ -89,8 +84,7 @@ def left_alone() -> Iterator[None]:
 def noise_of(*numbers: int) -> Iterator[None]:
     """Seed the random number generators with these numbers inside the context.
 
-    The states are restored at the end. The generator of a GPU is not restored, because no shared
-    numbers are drawn from it.
+    The states are restored at the end, except for the GPU's, from which ranks share no numbers.
     """
     with left_alone():
         fix_random_seed(zlib.crc32(repr(numbers).encode()))

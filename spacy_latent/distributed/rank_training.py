@@ -57,10 +57,8 @@ class RankTraining:
         stdout: IO[str],
         stderr: IO[str],
     ) -> None:
-        self.ranks = ranks
-        self.output = output
-        self.stdout = stdout
-        self.stderr = stderr
+        self.ranks, self.output = ranks, output
+        self.stdout, self.stderr = stdout, stderr
         raw = load_config(config_path, overrides=overrides, interpolate=False)
         seed = raw.interpolate().get("training", {}).get("seed")
         if seed is None and not ranks.alone:
@@ -107,8 +105,8 @@ class RankTraining:
             check_optimizer(self.optimizer)
         if not self.ranks.same(list(labels_of(self.nlp))):
             raise RanksFailed(
-                "The components have other labels, or these in another order, on other ranks. Give "
-                "them in the config (initialize.components.NAME.labels, see spacy init labels)."
+                "The components have other labels, or the same in another order, on other ranks. "
+                "Set them in the config (initialize.components.NAME.labels, see spacy init labels)."
             )
         self._compare_weights("begin with different weights. Set training.seed")
         last = self.ranks.of_first(lambda: self._find_checkpoint(resume), "Looking for checkpoints")
@@ -124,7 +122,7 @@ class RankTraining:
         if self.progress.world != self.ranks.world:
             self._tell(
                 f"The checkpoint is of {self.progress.world} rank(s) and this training of "
-                f"{self.ranks.world}: noise, and the order of sums, are others from here."
+                f"{self.ranks.world}: from here on, noise and the order of sums differ."
             )
         self.resumed_at = self.progress.steps
         self.progress.world = self.ranks.world
@@ -144,7 +142,7 @@ class RankTraining:
         found = checkpoints_in(self.output)
         if found and not resume:
             raise LatentError(
-                f"{folder_of(self.output)} has checkpoints of a training before. Go on with it "
+                f"{folder_of(self.output)} has checkpoints of an earlier training. Go on with it "
                 "(--resume), remove that directory, or take another --output."
             )
         return found[-1][1] if found else None
@@ -183,7 +181,6 @@ class RankTraining:
             self._tell(f"Set annotations on update for: {settings['annotating_components']}")
         self._tell(f"Initial learn rate: {self.optimizer.learn_rate}")
         log, finish_log = self.ranks.together(self._logger, "Starting the logger")
-        saved = None
         try:
             for _, info, best in steps:
                 if info["step"] < self.resumed_at:
@@ -192,7 +189,7 @@ class RankTraining:
                 # After an evaluation, the loop resets the sums of losses.
                 losses = dict(info["losses"]) if best is None else {}
                 if best is not None:
-                    saved = self._save(info, best)
+                    self._save(info, best)
                 try:
                     log(info if best is not None else None)
                 except Exception as error:
@@ -206,14 +203,16 @@ class RankTraining:
             finish_log()
         if not self.ranks.alone:
             self.view.reduce.agree()
-        saved = self._save_last() or saved
+        last = None if self.output is None else self.output / DIR_MODEL_LAST
+        if last is not None:
+            # The last steps follow the last evaluation.
+            self._on_first(lambda: self._write_model(last), f"Saving to {self.output}")
         if warning := self.view.empty_shares_warning():
             self._tell(warning)
-        if saved is not None:
-            text = Printer(no_print=True).good("Saved pipeline to output directory", saved)
-            if self.ranks.is_first:
-                self.stdout.write(text + "\n")
-        return self.nlp, saved
+        if last is not None and self.ranks.is_first:
+            text = Printer(no_print=True).good("Saved pipeline to output directory", last)
+            self.stdout.write(text + "\n")
+        return self.nlp, last
 
     def _batches(self) -> Iterator[tuple[int, list[Example]]]:
         """Yield the batches of all ranks.
@@ -232,7 +231,11 @@ class RankTraining:
                 replayed[step].set()
             if self._saved is not None and step == self.resumed_at:
                 with self._failing_with_all():
-                    self._refuse_other_data(data, expected)
+                    if data != expected:
+                        raise LatentError(
+                            f"The first {self.resumed_at} batches differ from those of the "
+                            "checkpoint. Resume with the same data, readers and batchers."
+                        )
                 self._saved.set()
                 self._saved = None
             before = RandomState.now()
@@ -254,13 +257,6 @@ class RankTraining:
             yield epoch, examples
             step += 1
 
-    def _refuse_other_data(self, data: int, expected: int) -> None:
-        if data != expected:
-            raise LatentError(
-                f"The first {self.resumed_at} batches are not those that the checkpoint was "
-                "trained with. Resume with the same data, readers and batchers."
-            )
-
     def _before_update(self, _: Any, info: dict[str, Any]) -> None:
         if not self.view.idle:
             with self._failing_with_all():
@@ -268,10 +264,7 @@ class RankTraining:
 
     @contextlib.contextmanager
     def _failing_with_all(self) -> Iterator[None]:
-        """Raise an error that occurs before an update on all ranks.
-
-        The other ranks are waiting for the next comparison, which raises the error.
-        """
+        """Raise an error before an update on all ranks, which wait for the next comparison."""
         try:
             yield
         except Exception as error:
@@ -284,24 +277,24 @@ class RankTraining:
         if self._replayed:
             return self._replayed.pop(0), {}
         self._compare_weights("have drifted apart: a component changes its weights by itself")
-        score, others = self.ranks.of_first(self._alone_on_first(self._score), "Evaluating")
+        score, others = self._on_first(self._score, "Evaluating")
         totals = self.ranks.gather(dict(self.view.losses))
         for name in {name for losses in totals for name in losses}:
             self.view.losses[name] = sum(losses.get(name, 0.0) for losses in totals)
         self.progress.scores.append(float(score))
         return score, others
 
-    def _alone_on_first(self, action: Callable[[], Any]) -> Callable[[], Any]:
-        """Wrap an action so that it does not change the random number generators that ranks share.
+    def _on_first(self, action: Callable[[], Any], what: str) -> Any:
+        """Run an action on rank 0, and return its result on every rank."""
+        return self.ranks.of_first(lambda: self._without_drawing(action), what)
+
+    def _without_drawing(self, action: Callable[[], Any]) -> Any:
+        """Run an action that must not change the random number generators that ranks share.
 
         A single process behaves as in spaCy.
         """
-
-        def wrapped() -> Any:
-            with contextlib.nullcontext() if self.ranks.alone else left_alone():
-                return action()
-
-        return wrapped
+        with contextlib.nullcontext() if self.ranks.alone else left_alone():
+            return action()
 
     # ---------------------------------------------------------------- logging and saving
 
@@ -309,15 +302,14 @@ class RankTraining:
         if not self.ranks.is_first:
             return lambda info: None, lambda: None
         with self.nlp.select_pipes(disable=self.frozen):
-            made = self.settings["logger"](self.nlp, self.stdout, self.stderr)
-        log, finish = made
-        return lambda info: self._alone_on_first(lambda: log(info))(), finish
+            log, finish = self.settings["logger"](self.nlp, self.stdout, self.stderr)
+        return lambda info: self._without_drawing(lambda: log(info)), finish
 
-    def _save(self, info: dict[str, Any], best: bool) -> Path | None:
+    def _save(self, info: dict[str, Any], best: bool) -> None:
         with self.nlp.select_pipes(disable=self.frozen):
             update_meta(self.settings, self.nlp, info)
         if self.output is None:
-            return None
+            return
         last, kept = self.output / DIR_MODEL_LAST, self.output / DIR_MODEL_BEST
 
         def save() -> None:
@@ -325,19 +317,8 @@ class RankTraining:
             if best:
                 replace_directory(kept, lambda made: shutil.copytree(last, made))
 
-        self.ranks.of_first(self._alone_on_first(save), f"Saving to {self.output}")
+        self._on_first(save, f"Saving to {self.output}")
         info["output_path"] = str(last)
-        return last
-
-    def _save_last(self) -> Path | None:
-        """Save the model after the last steps, which follow the last evaluation."""
-        if self.output is None:
-            return None
-        last = self.output / DIR_MODEL_LAST
-        self.ranks.of_first(
-            self._alone_on_first(lambda: self._write_model(last)), f"Saving to {self.output}"
-        )
-        return last
 
     def _write_model(self, path: Path) -> None:
         with self.nlp.use_params(self.optimizer.averages):
@@ -353,9 +334,7 @@ class RankTraining:
         output, progress = self.output, self.progress
         progress.losses = self.ranks.gather(losses)
         progress.random = RandomState.now()
-        self.ranks.of_first(
-            self._alone_on_first(
-                lambda: save_checkpoint(output, self.nlp, self.optimizer, self.frozen, progress)
-            ),
+        self._on_first(
+            lambda: save_checkpoint(output, self.nlp, self.optimizer, self.frozen, progress),
             f"Saving a checkpoint under {output}",
         )

@@ -33,9 +33,9 @@ class RankView:
 
     Attributes:
         seed: Seed of the noise of all ranks, from which each rank derives its own.
-        accumulate: Number of parts into which a batch is divided, one after another
-            (``training.accumulate_gradient``). Each rank takes its share of each part.
-        idle: True while the steps before a checkpoint are replayed without doing anything.
+        accumulate: Number of parts of a batch, see ``training.accumulate_gradient``. Each rank
+            takes its share of each part.
+        idle: True while the steps before a checkpoint are replayed without learning.
         shares: Number of parts of batches that all ranks together have had.
         empty_shares: Number of these parts without a doc.
         losses: Losses that the loop is adding up.
@@ -45,16 +45,11 @@ class RankView:
     def __init__(
         self, nlp: Language, frozen: Collection[str], ranks: Ranks, *, seed: int, accumulate: int
     ) -> None:
-        self.nlp = nlp
-        self.frozen = frozen
-        self.ranks = ranks
-        self.seed = seed
-        self.accumulate = accumulate
+        self.nlp, self.frozen, self.ranks = nlp, frozen, ranks
+        self.seed, self.accumulate = seed, accumulate
         self.reduce = AllReduce(nlp, frozen, ranks)
         self.idle = False
-        self.shares = 0
-        self.empty_shares = 0
-        self.step = 0
+        self.shares = self.empty_shares = self.step = 0
         self.losses: dict[str, float] = {}
         self.carried: dict[str, float] = {}
 
@@ -67,14 +62,11 @@ class RankView:
             return []
         if self.ranks.alone:
             return self.nlp.pipeline
-        pipes = [
-            (
-                name,
-                InnerSteps(name, pipe, self.reduce) if hasattr(pipe, "backprop_further") else pipe,
-            )
-            for name, pipe in self.nlp.pipeline
-        ]
-        return [("all_reduce", self.reduce), *pipes]
+        pipes: list[tuple[str, Any]] = [("all_reduce", self.reduce)]
+        for name, pipe in self.nlp.pipeline:
+            further = hasattr(pipe, "backprop_further")
+            pipes.append((name, InnerSteps(name, pipe, self.reduce) if further else pipe))
+        return pipes
 
     def begin(self, step: int, batch: Sequence[Example]) -> None:
         """Begin a step with a new batch, or with an empty batch at the end of the data."""
@@ -108,26 +100,22 @@ class RankView:
         return losses
 
     def empty_shares_warning(self) -> str | None:
-        """Return a warning if many batches had fewer docs than there are ranks, or None.
-
-        Nothing else shows that some ranks learned from no docs, and that more ranks have no
-        benefit.
-        """
+        """Return a warning if many batches had fewer docs than there are ranks, or None."""
         if self.empty_shares <= MANY_EMPTY * self.shares:
             return None
         return (
             f"{self.empty_shares / self.shares:.0%} of the ranks' shares of batches had no doc: "
-            f"batches had fewer docs than there are ranks, {self.ranks.world}, and a rank without "
-            "one waits for the others. Give larger batches (training.batcher), shorter docs, or "
-            "fewer ranks."
+            f"batches had fewer docs than the {self.ranks.world} ranks, and a rank without one "
+            "waits for the others. Give larger batches (training.batcher), shorter docs, or fewer "
+            "ranks."
         )
 
     @contextlib.contextmanager
     def _shared_components_wait(self) -> Iterator[None]:
         """Delay the backward pass of shared components until all their listeners have run.
 
-        spaCy runs it when the last listener sends its gradient. A rank's share of a batch may have
-        no gold annotation for that listener.
+        spaCy runs it when the last listener sends its gradient. But a rank's share may have no gold
+        annotation for that listener.
         """
         held = [
             pipe

@@ -63,9 +63,7 @@ class Ranks:
         if not dist.is_available():
             raise LatentError("This build of torch has no torch.distributed. Install another.")
         if not dist.is_initialized():
-            if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-                return cls(timeout=timeout)
-            if int(os.environ["WORLD_SIZE"]) == 1:
+            if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", 1)) == 1:
                 return cls(timeout=timeout)
             backend = "cpu:gloo,cuda:nccl" if use_gpu else "gloo"
             waiting = timedelta(seconds=timeout)
@@ -168,9 +166,9 @@ class Ranks:
         except RuntimeError as error:
             raise RanksLost(
                 f"Rank {self.rank} of {self.world} lost the others, or waited for them for more "
-                f"than {self.timeout:g} s: a process was killed, ran out of memory, or hangs. What "
-                "it printed last tells more. Start all of them again with --resume, with a longer "
-                f"--timeout if one only was slow, as in an evaluation. (torch says: "
+                f"than {self.timeout:g} s: a process was killed, ran out of memory, or hangs. Its "
+                "last output may say why. Start all of them again with --resume, and with a longer "
+                "--timeout if one was only slow, as in an evaluation. (torch says: "
                 f"{str(error).splitlines()[0][:300]})"
             ) from error
 
@@ -201,7 +199,7 @@ def gpu_of_this_rank() -> torch.device:
     local = int(os.environ.get("LOCAL_RANK", 0))
     if local >= count:
         raise LatentError(
-            f"This machine has {count} GPU(s), and is to run more processes. Start as many as "
+            f"This machine has {count} GPU(s), and there are more processes. Start as many as "
             "there are GPUs: torchrun --nproc-per-node gpu."
         )
     return torch.device("cuda", local)

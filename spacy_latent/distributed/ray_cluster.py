@@ -23,14 +23,7 @@ LOOPBACK = ("127.", "::1")
 
 
 def part_of_ray(name: str, instead: str) -> Any:
-    """Import a module of Ray.
-
-    Args:
-        instead: Sentence on the alternative without Ray, for the message.
-
-    Raises:
-        LatentError: If Ray is not installed.
-    """
+    """Import a module of Ray, or raise LatentError with a sentence on the alternative to Ray."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -57,8 +50,6 @@ def connected(
     Without both, a cluster is started here and stopped at the end.
 
     Args:
-        ray: Result of :func:`import_ray`.
-        address: Address of the cluster, or None.
         cpus: Number of CPUs of a cluster that is started here; None for the CPUs of the machine.
         log: Show the output of workers.
     """

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from spacy_latent.distributed.annotate import ATTEMPTS, ROWS, jobs_of
+from spacy_latent.distributed.annotate import ATTEMPTS, ROWS, jobs_of, not_done
 from spacy_latent.distributed.directories import locked
 from spacy_latent.distributed.ray_cluster import connected, import_ray, part_of_ray
 from spacy_latent.distributed.shard_annotation import (
@@ -25,6 +25,7 @@ from spacy_latent.distributed.shard_annotation import (
     Done,
     annotate_rows,
     annotate_shard,
+    error_text,
     load,
 )
 from spacy_latent.distributed.shards import STDIN, Shard, read_shard
@@ -102,7 +103,7 @@ def _added_up(
     results: Iterable[dict[str, Any]], total: Done, progress: Callable[[Done], object]
 ) -> Done:
     """Add the results of all shards to a total, and raise LatentError if some are not done."""
-    lost = []
+    lost: list[str] = []
     for result in results:
         if result["error"]:
             raise LatentError(result["error"])
@@ -112,11 +113,7 @@ def _added_up(
         total += Done(**counts, reason=result["reason"])
         progress(total)
     if lost:
-        raise LatentError(
-            f"{len(lost)} shard(s) are not done, because {ATTEMPTS} actors died of each: "
-            f"{', '.join(sorted(lost)[:5])}. All others are. Often memory ran out: take fewer "
-            "workers or a smaller --batch-size, and start again to do the rest."
-        )
+        raise not_done(lost, "actors")
     return total
 
 
@@ -170,10 +167,9 @@ class _Actors:
                 raise LatentError(f"The {what} is {number}; expected a number >= {least}.")
 
     def check_capacity(self, ray: Any) -> None:
-        """Raise LatentError for a number of actors that would wait forever.
+        """Raise LatentError if the cluster lacks the capacity for the least number of actors.
 
-        A cluster may add machines for more than the least number of actors. The least number must
-        be available at the start.
+        They would wait forever. For more actors, a cluster may add machines later.
         """
         there = ray.cluster_resources()
         cpus = int(there.get("CPU", 0))
@@ -198,7 +194,6 @@ class _Actors:
         """Yield the result of each job, in the order in which the actors finish.
 
         Args:
-            data: The module ``ray.data``.
             made_with: Arguments of :class:`_Annotator`.
         """
         pool = data.ActorPoolStrategy(
@@ -249,25 +244,22 @@ class _Annotator:
         (packed,) = batch["job"]
         fields, place = json.loads(packed)
         shard, target = Shard(**fields), Path(place)
-        done, lost, error = Done(), False, ""
+        done, may_try, error = Done(), True, ""
         try:
             with _attempt(target) as may_try:
                 if may_try:
                     self._be_ready(shard, target.parent)
                     done = annotate_shard(self.model, shard, target, batch_size=self.batch_size)
-                else:
-                    lost = True
         except SystemExit:
             error = (
-                f"An actor on {platform.node()} ended when it should prepare itself; why is in "
-                "Ray's log of it. All machines need the file of --code, by the same path."
+                f"An actor on {platform.node()} ended while it was prepared; Ray's log of it says "
+                "why. All machines need the file of --code, at the same path."
             )
         except Exception as raised:
-            said = isinstance(raised, LatentError)
-            error = str(raised) if said else f"{type(raised).__name__}: {raised}"
+            error = str(raised) if isinstance(raised, LatentError) else error_text(raised)
         return {
             "name": [shard.name],
-            "lost": [lost],
+            "lost": [not may_try],
             "error": [error],
             "reason": [done.reason],
             **{name: [getattr(done, name)] for name in DONE},

@@ -83,7 +83,7 @@ def _check(workers: int, output: Path, resume: bool) -> None:
     if not resume and checkpoints_in(output):
         # A worker would take this checkpoint for the checkpoint of its previous attempt.
         raise LatentError(
-            f"{folder_of(output)} has checkpoints of a training before. Go on with it "
+            f"{folder_of(output)} has checkpoints of an earlier training. Go on with it "
             "(resume=True), remove that directory, or take another output."
         )
 
@@ -91,7 +91,7 @@ def _check(workers: int, output: Path, resume: bool) -> None:
 def _configs_of_ranks(
     output: Path, workers: int, use_gpu: bool, timeout: float, max_failures: int
 ) -> dict[str, Any]:
-    """Return what Ray is told of the process group, of the ranks, and of their restarts."""
+    """Return Ray's settings of the process group, of the ranks, and of their restarts."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig
 

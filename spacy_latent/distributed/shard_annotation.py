@@ -88,7 +88,7 @@ def load(model: str | Path) -> Model:
         except Exception as error:
             raise LatentError(
                 f"The pipeline {key!r} cannot be loaded: {error_text(error)}. Give a directory "
-                "that 'spacy train' wrote, with --code where it needs functions of your own."
+                "that 'spacy train' wrote, with --code if it needs functions of your own."
             ) from error
         name = f"{nlp.meta.get('lang', '')}_{nlp.meta.get('name', '')}"
         _loaded[key] = Model(nlp, name, str(nlp.meta.get("version", "")), hash_)
@@ -120,9 +120,9 @@ def _folder(model: str | Path) -> Path:
 
 
 def text_fields(model: str | Path, given: str | None = None) -> dict[str, str]:
-    """Return the fields of a row with texts, for :func:`spacy_latent.distributed.shards.shards_of`.
+    """Return the fields of texts for :func:`spacy_latent.distributed.shards.shards_of`.
 
-    There are as many fields as texts that the pipeline reads together. The pipeline is not loaded.
+    A pipeline of pairs has two of them. The pipeline is not loaded.
 
     Args:
         model: Directory of a pipeline, or name of an installed one.
@@ -145,18 +145,14 @@ def text_fields(model: str | Path, given: str | None = None) -> dict[str, str]:
 
 
 def _config(model: str | Path) -> dict[str, Any]:
-    """Return the interpolated config, or an empty one if it cannot be read.
-
-    Loading the pipeline raises the error of a config that cannot be read.
-    """
+    """Return the interpolated config, or an empty one if only loading can tell what is wrong."""
     from spacy_latent.pipeline.directories import why_no_pipeline
 
     if wrong := why_no_pipeline(model):
         raise LatentError(f"The pipeline {str(model)!r} cannot be loaded. {wrong}")
     folder = _folder(model)
     # An installed package has the pipeline in a subdirectory.
-    found = (path for path in (folder / "config.cfg", *folder.glob("*/config.cfg")))
-    for path in found:
+    for path in (folder / "config.cfg", *folder.glob("*/config.cfg")):
         if path.is_file():
             with suppress(Exception):
                 return dict(load_config(path, interpolate=True))
@@ -167,8 +163,8 @@ def _config(model: str | Path) -> dict[str, Any]:
 def annotate_rows(nlp: Language, sources: Iterable[Source], batch_size: int = BATCH) -> list[Row]:
     """Return a row for each text, in order.
 
-    A component that fails abandons a whole batch. The texts of this batch are tried again one by
-    one, so that only the texts that cause an error have one.
+    A component that fails abandons a whole batch. Its texts are tried again one by one, so that
+    only the texts that cause an error have one.
     """
     rows: list[Row] = []
     texts: list[str | tuple[str, str] | Doc] = []
@@ -192,8 +188,7 @@ def annotate_rows(nlp: Language, sources: Iterable[Source], batch_size: int = BA
             for doc, number in nlp.pipe(docs, as_tuples=True, batch_size=batch_size):
                 rows[number].doc = doc
         except Exception as error:
-            # The component does not call the error handler. Trying the texts one by one shows which
-            # of them causes the error.
+            # The component does not call the error handler, which would know the text.
             missing = (number for _, number in docs if rows[number].doc is None)
             errors.update(dict.fromkeys(missing, error_text(error)))
 
@@ -287,8 +282,7 @@ def _chunks(
 ) -> Iterator[list[Row]]:
     """Yield the rows of one chunk after the other.
 
-    The docs of a chunk become invalid with the next chunk, because their words are not kept in the
-    vocabulary.
+    The next chunk makes the docs invalid, because the vocabulary forgets their words.
     """
     sources = read_shard(shard, pipeline.nlp.vocab)
     while True:

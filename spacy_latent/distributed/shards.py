@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -84,13 +85,12 @@ def shards_of(
     A .spacy file is one shard.
 
     Args:
-        source: A file or a directory.
         rows: Greatest number of rows of a shard.
         second_field: Field of the second texts of pairs.
 
     Raises:
-        LatentError: If a file cannot be read, or has no fields of this name: no column of Parquet,
-            or none of the first lines of JSON.
+        LatentError: If a file cannot be read or lacks the fields. For JSON, only the first lines of
+            the first file are checked.
     """
     if not source.exists():
         raise LatentError(f"The corpus {source} does not exist. Give {ACCEPTED}.")
@@ -112,21 +112,19 @@ def shards_of(
             name, str(path), id_field=id_field, text_field=text_field, second_field=second_field
         )
         if form == "parquet":
-            _check_columns(whole)
-            places = _rows_of_parquet(path, rows)
+            places = _parts(_rows_of_parquet(whole), rows)
         elif form == "table":
-            places = _rows_of_table(whole, rows)
+            places = _parts(_rows_of_table(whole), rows)
         else:
             check_encoding(path)
             places = _rows_of_lines(path, rows, form)
         for number, (first, count, offset) in enumerate(places):
             own = f"{name}-{number:05d}"
             found.append(replace(whole, name=own, first=first, count=count, offset=offset))
-    called = [shard.name for shard in found]
-    if len(set(called)) < len(called):
-        twice = sorted({name for name in called if called.count(name) > 1})
+    twice = [name for name, count in Counter(shard.name for shard in found).items() if count > 1]
+    if twice:
         raise LatentError(
-            f"Two files would be written as {twice[0]}. Give one of them another name."
+            f"Two files would be written as {min(twice)}. Give one of them another name."
         )
     _check_fields(found)
     return found
@@ -142,17 +140,18 @@ def shards_of_lines(lines: Iterable[str], rows: int) -> Iterator[Shard]:
 
 def form_of(path: Path) -> str:
     if path.suffix.lower() not in FORMS:
-        raise LatentError(f"It is not known how to read {path}. Give {ACCEPTED}.")
+        raise LatentError(f"{path} has no known ending. Give {ACCEPTED}.")
     return FORMS[path.suffix.lower()]
 
 
-def _rows_of_parquet(path: Path, rows: int) -> Iterator[tuple[int, int, int]]:
-    with _opened_parquet(path) as file:
-        total = file.metadata.num_rows
-    yield from _parts(total, rows)
+def _rows_of_parquet(shard: Shard) -> int:
+    """Return the number of rows, and check the names of the columns."""
+    with _opened_parquet(shard) as file:
+        return int(file.metadata.num_rows)
 
 
-def _rows_of_table(shard: Shard, rows: int) -> Iterator[tuple[int, int, int]]:
+def _rows_of_table(shard: Shard) -> int:
+    """Return the number of rows, and check the names of the columns."""
     total = 0
     for _, row in table_rows(Path(shard.path)):
         if not total:
@@ -160,10 +159,11 @@ def _rows_of_table(shard: Shard, rows: int) -> Iterator[tuple[int, int, int]]:
         total += 1
     if not total:
         raise LatentError(f"{shard.path} has no rows below a first line that names the columns.")
-    yield from _parts(total, rows)
+    return total
 
 
 def _parts(total: int, rows: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the first row, the number of rows, and 0 as offset, of each shard."""
     for first in range(0, total, rows):
         yield first, min(rows, total - first), 0
 
@@ -197,42 +197,36 @@ def _lines_in(file: BinaryIO, form: str) -> Iterator[bytes]:
 def read_shard(shard: Shard, vocab: Vocab) -> Iterator[Source]:
     """Yield the texts of a shard, or the docs of a .spacy file.
 
-    The id of a text without an id consists of the name of the file and the number of the row, from
-    0.
+    The id of a text without an id is the name of the file and the number of the row, from 0.
     """
     name = shard.name.rsplit("-", 1)[0]
-    if shard.lines is not None:
-        lines = (Source("", line) for line in shard.lines)
-        rows: Iterator[tuple[int, Source]] = enumerate(lines, shard.first)
+    form = form_of(Path(shard.path)) if shard.lines is None else "stdin"
+    if form in ("jsonl", "text"):
+        rows = _read_lines(shard, form, vocab)
+    elif form == "parquet":
+        rows = enumerate(_read_parquet(shard), shard.first)
+    elif form == "docbin":
+        rows = enumerate(_read_docs(shard, vocab), shard.first)
+    elif form == "table":
+        rows = enumerate(_read_table(shard), shard.first)
     else:
-        form = form_of(Path(shard.path))
-        if form == "parquet":
-            rows = enumerate(_read_parquet(shard), shard.first)
-        elif form == "docbin":
-            rows = enumerate(_read_docs(shard, vocab), shard.first)
-        elif form == "table":
-            rows = enumerate(_read_table(shard), shard.first)
-        else:
-            rows = _read_lines(shard, form, vocab)
+        rows = enumerate((Source("", line) for line in shard.lines or ()), shard.first)
     for number, row in rows:
         yield row if row.id else replace(row, id=f"{name}:{number}")
 
 
 @contextmanager
-def _opened_parquet(path: str | Path) -> Iterator[Any]:
+def _opened_parquet(shard: Shard) -> Iterator[Any]:
+    """Open a file that has the columns of the shard."""
     pa = pyarrow()
     try:
-        with pa.parquet.ParquetFile(path) as file:
+        with pa.parquet.ParquetFile(shard.path) as file:
+            _check_names(shard, file.schema_arrow.names)
             yield file
     except (pa.ArrowException, OSError) as error:
         raise LatentError(
-            f"{path} cannot be read: {error}. Write it again, or take it out of the corpus."
+            f"{shard.path} cannot be read: {error}. Write it again, or take it out of the corpus."
         ) from error
-
-
-def _check_columns(shard: Shard) -> None:
-    with _opened_parquet(shard.path) as file:
-        _check_names(shard, file.schema_arrow.names)
 
 
 def _check_names(shard: Shard, names: Sequence[str]) -> None:
@@ -244,10 +238,7 @@ def _check_names(shard: Shard, names: Sequence[str]) -> None:
 
 
 def _check_fields(shards: Sequence[Shard]) -> None:
-    """Raise LatentError if all checked lines of the first file are invalid.
-
-    Such an error is caused by the arguments of the command.
-    """
+    """Raise LatentError if no checked line of the first file has the fields of the arguments."""
     if not shards or form_of(Path(shards[0].path)) != "jsonl":
         return
     rows = []
@@ -266,8 +257,7 @@ def _check_fields(shards: Sequence[Shard]) -> None:
 
 
 def _read_parquet(shard: Shard) -> Iterator[Source]:
-    _check_columns(shard)
-    with _opened_parquet(shard.path) as file:
+    with _opened_parquet(shard) as file:
         names = file.schema_arrow.names
         wanted = [name for name in (shard.id_field, *shard.fields) if name in names]
         first, left = shard.first, shard.count or 0
@@ -316,10 +306,7 @@ def _row_of_json(shard: Shard, line: str, vocab: Vocab) -> Source:
     except (ValueError, RecursionError) as error:
         return Source("", line, f"The line is no JSON: {error}")
     if words := _words(shard, row):
-        from spacy.tokens import Doc
-
-        id_ = row.get(shard.id_field)
-        return Source("" if id_ is None else _encodable(str(id_)), Doc(vocab, words=words))
+        return Source(_encodable(row.get(shard.id_field)), Doc(vocab, words=words))
     missing = [name for name in shard.fields if not isinstance(row, dict) or name not in row]
     if missing:
         return Source("", line, f"The line has no field {missing[0]!r}")
@@ -352,18 +339,12 @@ def _lines(shard: Shard) -> Iterator[tuple[int, str, str]]:
 
 def _read_docs(shard: Shard, vocab: Vocab) -> Iterator[Source]:
     for doc in stored_docs(Path(shard.path), vocab):
-        own = doc.user_data.get("id")
-        yield Source("" if own is None else _encodable(str(own)), doc)
+        yield Source(_encodable(doc.user_data.get("id")), doc)
 
 
 def _source(id_: Any, texts: Sequence[Any]) -> Source:
-    """Return the source for the values of a row.
-
-    Args:
-        texts: One text, or both texts of a pair.
-    """
-    known = _encodable("" if id_ is None else str(id_))
-    shown = [_encodable("" if text is None else str(text)) for text in texts]
+    """Return the source for the id and the text of a row, or for both texts of a pair."""
+    known, shown = _encodable(id_), [_encodable(text) for text in texts]
     for text, own in zip(texts, shown):
         if not isinstance(text, str):
             error = _encodable(f"The text is {text!r}, no string")
@@ -378,6 +359,9 @@ def _source(id_: Any, texts: Sequence[Any]) -> Source:
     return Source(known, (first.strip(), second.strip()))
 
 
-def _encodable(text: str) -> str:
-    """Return the text with lone surrogates replaced, which JSON may contain and UTF-8 may not."""
-    return text.encode("utf8", "replace").decode("utf8")
+def _encodable(value: object) -> str:
+    """Return a value as text, None as "", with lone surrogates replaced.
+
+    JSON may contain them, and UTF-8 may not.
+    """
+    return "" if value is None else str(value).encode("utf8", "replace").decode("utf8")

@@ -84,16 +84,17 @@ def read_grid(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
     grid: dict[str, dict[str, dict[str, Any]]] = {}
     for setting, values in read.items():
         if isinstance(setting, str) and isinstance(values, list) and values:
-            grid[setting] = {
-                value if isinstance(value, str) else json.dumps(value): {setting: value}
-                for value in values
-            }
+            grid[setting] = {_as_text(value): {setting: value} for value in values}
         elif isinstance(setting, str) and _are_named(values):
             grid[setting] = values
         else:
             raise LatentError(f"{path}: {setting!r} is {values!r}. {expected}")
     _check_changes(path, grid)
     return grid
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _are_named(values: Any) -> bool:
@@ -108,7 +109,7 @@ def _are_named(values: Any) -> bool:
 def _check_changes(path: Path, grid: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
     """Raise LatentError if two settings of the grid change the same setting of the config.
 
-    One of them would otherwise be a column of the table without any effect.
+    One of them would be a column of the table without any effect.
     """
     changed_by: dict[str, str] = {}
     for setting, values in grid.items():
@@ -150,16 +151,15 @@ def sweep(
 ) -> None:
     """Run a worker: train cells until all are done.
 
-    Several workers may run at the same time with the same study.
+    Several workers may run at the same time with the same study. The cell of a worker that ends or
+    dies is left to the other workers, including workers that are started later.
 
     Args:
         cells: Cells of the whole grid; the same for all workers.
-        study: The journal. A worker that ends, is killed, or whose machine is lost, leaves its cell
-            to the other workers, including workers that are started later.
+        study: The journal.
         train: Function from a cell and the number of its trial to its scores, with "score" first.
-            If it raises an error, the cell is recorded as failed, with the error, and is not tried
-            again.
-        identity: Identity of the training; a study with another identity is refused.
+            If it raises an error, the cell is recorded as failed, and is not tried again.
+        identity: Digest of the training; a study with another one is refused.
         beat: Seconds between heartbeats. A worker without a heartbeat for six of these intervals
             counts as dead.
         wait: Wait for cells of other workers, which may die.
@@ -218,28 +218,21 @@ def spacy_train(
     def train(cell: Cell, number: int) -> Scores:
         folder = output / f"{number:04d}"
         folder.mkdir(parents=True, exist_ok=True)
-        settings: list[str] = []
-        for name, value in {**overrides, **cell.overrides}.items():
-            shown = value if isinstance(value, str) else json.dumps(value)
-            settings += [f"--{name}", shown]
+        log = folder / "log.txt"
         command = [sys.executable, "-m", "spacy_latent.distributed.trial", str(os.getpid())]
-        command += ["train", str(config), "--output", str(folder), *arguments, *settings]
-        with (folder / "log.txt").open("w", encoding="utf8") as log:
-            # This also sets the encoding of the output, which on Windows depends on the locale.
-            environment = {**os.environ, "PYTHONIOENCODING": "utf8"}
+        command += ["train", str(config), "--output", str(folder), *arguments]
+        for name, value in {**overrides, **cell.overrides}.items():
+            command += [f"--{name}", _as_text(value)]
+        # The encoding of the output would depend on the locale on Windows.
+        environment = {**os.environ, "PYTHONIOENCODING": "utf8"}
+        with log.open("w", encoding="utf8") as file:
             done = subprocess.run(
-                command, stdout=log, stderr=subprocess.STDOUT, check=False, env=environment
+                command, stdout=file, stderr=subprocess.STDOUT, check=False, env=environment
             )
         if done.returncode:
-            said = (
-                (folder / "log.txt")
-                .read_text(encoding="utf8", errors="replace")
-                .strip()
-                .splitlines()[-3:]
-            )
+            said = log.read_text(encoding="utf8", errors="replace").strip().splitlines()[-3:]
             raise LatentError(
-                f"spacy train ended with {done.returncode}: {' / '.join(said)}; see "
-                f"{folder / 'log.txt'}"
+                f"spacy train ended with {done.returncode}: {' / '.join(said)}; see {log}"
             )
         return read_scores(folder / "model-best")
 
@@ -263,11 +256,9 @@ def read_scores(model: Path) -> Scores:
 def table(study: Study, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """Return a row for each setting.
 
-    Returns:
-        Dicts with these keys: "settings"; "seeds", the number of seeds that are done; "failed" and
-        "left", the numbers of seeds that have failed and that remain; and "scores", by name the
-        "mean" and the "deviation" over the seeds. The deviation is the sample standard deviation,
-        and None for one seed.
+    A row has "settings"; "seeds", "failed" and "left", the numbers of seeds that are done, have
+    failed and remain; and "scores", with the "mean" and the "deviation" of each score that all
+    seeds have. The deviation is the sample standard deviation, and None for one seed.
     """
     trials = {t.user_attrs["cell"]: t for t in study.get_trials() if keeps_cell(t)}
     rows: dict[str, dict[str, Any]] = {}
@@ -275,7 +266,7 @@ def table(study: Study, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     for cell in cells:
         key = json.dumps(cell.settings)
         row = rows.setdefault(key, {"settings": cell.settings, "seeds": 0, "failed": 0, "left": 0})
-        found = measured.setdefault(key, [])
+        measured.setdefault(key, [])
         trial = trials.get(cell.name)
         if trial is None or not trial.state.is_finished():
             row["left"] += 1
@@ -283,19 +274,14 @@ def table(study: Study, cells: Sequence[Cell]) -> list[dict[str, Any]]:
             row["failed"] += 1
         else:
             row["seeds"] += 1
-            found.append(trial.user_attrs["scores"])
+            measured[key].append(trial.user_attrs["scores"])
     for key, row in rows.items():
-        found = measured[key]
-        row["scores"] = {
-            name: {
-                "mean": statistics.fmean(scores[name] for scores in found),
-                "deviation": (
-                    statistics.stdev(scores[name] for scores in found) if len(found) > 1 else None
-                ),
-            }
-            for name in (found[0] if found else {})
-            if all(name in scores for scores in found)
-        }
+        row["scores"] = {}
+        for name in measured[key][0] if measured[key] else ():
+            values = [scores[name] for scores in measured[key] if name in scores]
+            if len(values) == row["seeds"]:
+                deviation = statistics.stdev(values) if len(values) > 1 else None
+                row["scores"][name] = {"mean": statistics.fmean(values), "deviation": deviation}
     return list(rows.values())
 
 

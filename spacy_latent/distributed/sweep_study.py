@@ -30,13 +30,15 @@ BEAT = 10.0
 MISSED = 6
 # Attributes of a trial in the journal that are not settings.
 NOTES = ("cell", "worker", "token", "error", "scores")
+# Base of the error that newer versions of Optuna have for a change of a trial that was closed.
+CLOSED = RuntimeError
 
 
 def open_study(path: Path, identity: str, cells: Sequence[Cell]) -> Study:
     """Return the study in a journal, which is created if it does not exist.
 
     Raises:
-        LatentError: If the study is a study of something else, or the file is not a journal.
+        LatentError: If the study belongs to another sweep, or the file is not a journal.
     """
     optuna = import_optuna()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -129,20 +131,13 @@ def claim(study: Study, cell: Cell, worker: str) -> FrozenTrial | None:
 
 def close(study: Study, trial: FrozenTrial, state: Any, values: list[float] | None = None) -> None:
     """Set the state of a trial, unless another worker that considered this one dead has set it."""
-    with _unless_closed():
+    with suppress(CLOSED):
         study._storage.set_trial_state_values(trial._trial_id, state=state, values=values)
 
 
 def note(study: Study, trial: FrozenTrial, name: str, value: Any) -> None:
-    with _unless_closed():
+    with suppress(CLOSED):
         study._storage.set_trial_user_attr(trial._trial_id, name, value)
-
-
-@contextmanager
-def _unless_closed() -> Iterator[None]:
-    # Optuna's error is a subclass of this one, but older versions do not have it.
-    with suppress(RuntimeError):
-        yield
 
 
 @contextmanager
@@ -169,9 +164,9 @@ def heartbeat(folder: Path, beat: float) -> Iterator[str]:
 
 
 def is_alive(folder: Path, trial: FrozenTrial, worker: str, beat: float) -> bool:
-    """Return whether the worker of a trial is alive, by the clock of the file server.
+    """Return whether the worker of a trial is alive.
 
-    The clocks of machines differ.
+    Both files have the time of the file server, because the clocks of machines differ.
     """
     if trial.user_attrs["worker"] == worker:
         return True

@@ -18,23 +18,22 @@ from torch import Tensor, nn
 from spacy_latent.errors import LatentError
 
 
-class Weights:
-    """Array of weights.
+class ThincWeights:
+    """Array of weights of a Thinc layer.
 
     Attributes:
         name: Name of the array, for messages.
         key: Key of the array in an optimizer.
     """
 
-    def __init__(self, component: str, name: str, key: tuple[int, str]) -> None:
-        self.component = component
-        self.name = name
-        self.key = key
+    def __init__(self, component: str, node: Model, parameter: str) -> None:
+        self.component, self.node, self.parameter = component, node, parameter
+        self.name, self.key = f"{node.name} {parameter}", (node.id, parameter)
 
     @property
     def values(self) -> Tensor:
         """Tensor that shares memory with the weights."""
-        raise NotImplementedError
+        return _as_torch(self.node.get_param(self.parameter))
 
     @property
     def gradient(self) -> Tensor | None:
@@ -42,25 +41,6 @@ class Weights:
 
         An optimizer does not change weights without a gradient.
         """
-        raise NotImplementedError
-
-    @gradient.setter
-    def gradient(self, value: Tensor) -> None:
-        raise NotImplementedError
-
-
-class ThincWeights(Weights):
-    def __init__(self, component: str, node: Model, name: str) -> None:
-        super().__init__(component, f"{node.name} {name}", (node.id, name))
-        self.node = node
-        self.parameter = name
-
-    @property
-    def values(self) -> Tensor:
-        return _as_torch(self.node.get_param(self.parameter))
-
-    @property
-    def gradient(self) -> Tensor | None:
         if not self.node.has_grad(self.parameter):
             return None
         return _as_torch(self.node.get_grad(self.parameter))
@@ -77,11 +57,12 @@ class ThincWeights(Weights):
         own.copy_(value.view_as(own))
 
 
-class TorchWeights(Weights):
+class TorchWeights:
+    """Parameter of a torch module, with the attributes of :class:`ThincWeights`."""
+
     def __init__(self, component: str, shim: Any, name: str, parameter: nn.Parameter) -> None:
-        super().__init__(component, name, (shim.id, name))
-        self.shim = shim
-        self.parameter = parameter
+        self.component, self.shim, self.parameter = component, shim, parameter
+        self.name, self.key = name, (shim.id, name)
 
     @property
     def values(self) -> Tensor:
@@ -97,6 +78,9 @@ class TorchWeights(Weights):
             self.parameter.grad = value.view_as(self.parameter).clone()
         else:
             self.parameter.grad.copy_(value.view_as(self.parameter))
+
+
+Weights = ThincWeights | TorchWeights
 
 
 def trained_components(nlp: Language, frozen: Collection[str]) -> list[tuple[str, Any]]:
@@ -118,12 +102,9 @@ def trained_components(nlp: Language, frozen: Collection[str]) -> list[tuple[str
 
 def shims_of(model: Model) -> list[Any]:
     """Return the shims with a torch module, without duplicates."""
-    found: dict[int, Any] = {}
-    for node in model.walk():
-        for shim in node.shims:
-            if isinstance(getattr(shim, "_model", None), nn.Module):
-                found[id(shim)] = shim
-    return list(found.values())
+    shims = [shim for node in model.walk() for shim in node.shims]
+    having = [shim for shim in shims if isinstance(getattr(shim, "_model", None), nn.Module)]
+    return list({id(shim): shim for shim in having}.values())
 
 
 def weights_of(models: list[tuple[str, Model]]) -> list[Weights]:
@@ -147,17 +128,10 @@ def weights_of(models: list[tuple[str, Model]]) -> list[Weights]:
     return found
 
 
-def buffers_of(models: list[tuple[str, Model]]) -> list[tuple[str, Tensor]]:
-    """Return the buffers of torch modules, such as running means, with their components."""
-    found: list[tuple[str, Tensor]] = []
-    seen: set[int] = set()
-    for component, model in models:
-        for shim in shims_of(model):
-            for buffer in shim._model.buffers():
-                if id(buffer) not in seen:
-                    seen.add(id(buffer))
-                    found.append((component, buffer))
-    return found
+def buffers_of(models: list[tuple[str, Model]]) -> list[Tensor]:
+    """Return the buffers of torch modules, such as running means, each once."""
+    shims = (shim for _, model in models for shim in shims_of(model))
+    return list({id(buffer): buffer for shim in shims for buffer in shim._model.buffers()}.values())
 
 
 def models_of(nlp: Language, frozen: Collection[str]) -> list[tuple[str, Model]]:
@@ -168,10 +142,7 @@ def checksum(nlp: Language, frozen: Collection[str]) -> int:
     """Return a checksum of all bits of the trained arrays."""
     models = models_of(nlp, frozen)
     crc = 0
-    for tensor in [
-        *(weights.values for weights in weights_of(models)),
-        *(buffer for _, buffer in buffers_of(models)),
-    ]:
+    for tensor in [*(weights.values for weights in weights_of(models)), *buffers_of(models)]:
         plain = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
         crc = zlib.crc32(plain.numpy().data, crc)
     return crc

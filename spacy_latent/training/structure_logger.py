@@ -26,6 +26,7 @@ from spacy_latent.training.structure_observer import (
 )
 
 if TYPE_CHECKING:
+    from spacy_latent.annotations import SpanStructure
     from spacy_latent.visualize.film import Film
 
 LogStep = Callable[[dict[str, Any] | None], None]
@@ -64,9 +65,8 @@ def build_structure_logger_v1(
     """Log statistics of the latent structures at each evaluation, in addition to another logger.
 
     They are in further columns of the console's table, in a file of JSON lines, and among the
-    scores of the wrapped logger, as ``latent/<component>/<statistic>``. Each statistic comes with
-    ``changed``: the share of parts that differ from the previous evaluation. The changes of the
-    fixed sentences are drawn.
+    scores of the wrapped logger, as ``latent/<component>/<statistic>``. One of them is ``changed``,
+    the share of parts that differ from the previous evaluation.
 
     When training starts, the logger raises LatentError if no component has a latent layer, or if
     the corpus has no docs.
@@ -99,9 +99,8 @@ def build_structure_logger_v1(
         wrapped = logger or registry.get("loggers", "spacy.ConsoleLogger.v3")()
         drawn = None if drawings is None else list(sentences)
         observer = StructureObserver(nlp, corpus, limit, components, drawn)
-        logging = _Logging(observer, observer.columns(columns), stdout, output_file)
-        if drawings is not None:
-            logging.draw_on(drawings, frames)
+        shown = observer.columns(columns)
+        logging = _Logging(observer, shown, stdout, output_file, drawings, frames)
         return logging.around(*wrapped(nlp, logging.table, stderr))  # type: ignore[arg-type]
 
     return setup_logger
@@ -112,7 +111,7 @@ class _Logging:
 
     Args:
         shown: (layer, statistic) of each further column of the table.
-        output_file: the file, or None.
+        page: page of drawings, written when training ends, or None.
     """
 
     def __init__(
@@ -121,6 +120,8 @@ class _Logging:
         shown: list[tuple[str, str]],
         stdout: IO[str],
         output_file: str | Path | None,
+        page: str | Path | None,
+        frames: int,
     ) -> None:
         from spacy_latent.training.console_table import WidenedTable
 
@@ -132,16 +133,11 @@ class _Logging:
             # spaCy's character, or a replacement if the encoding lacks it.
             icon = ICONS[MESSAGES.INFO]
             stdout.write(f"{icon} Numbers in the last columns' titles: {numbered}\n")
-        self.films: tuple[str | Path, int] | None = None
-        self.lines: IO[str] | None = None
-        if output_file is not None:
-            Path(output_file).parent.mkdir(parents=True, exist_ok=True)
-            self.lines = open(output_file, "w", encoding="utf8")
-
-    def draw_on(self, page: str | Path, frames: int) -> None:
-        """Draw the sentences on a page when training ends."""
-        Path(page).parent.mkdir(parents=True, exist_ok=True)
-        self.films = page, frames
+        for file in (output_file, page):
+            if file is not None:
+                Path(file).parent.mkdir(parents=True, exist_ok=True)
+        self.lines = None if output_file is None else open(output_file, "w", encoding="utf8")
+        self.page, self.frames = page, frames
 
     def around(
         self, log_wrapped: LogStep, finalize_wrapped: Callable[[], None]
@@ -155,14 +151,13 @@ class _Logging:
             finalize_wrapped()
             if self.lines is not None:
                 self.lines.close()
-            if self.films is None:
+            if self.page is None:
                 return
-            page, frames = self.films
             try:
-                write_films(self.observer, Path(page), frames)
+                write_films(self.observer, Path(self.page), self.frames)
             except Exception as error:
                 # spaCy saves the pipeline after this, and that matters more.
-                message = f"StructureLogger: {page} was not written: {error}"
+                message = f"StructureLogger: {self.page} was not written: {error}"
                 warnings.warn(message, LatentWarning, stacklevel=2)
 
         return log_step, finalize
@@ -222,14 +217,14 @@ def make_films(observer: StructureObserver, frames: int) -> list[Film]:
     for d in range(len(observer.drawn)):
         for layer in observer.history[-1][d]._.latent:
             shown = []
-            before = None
+            before: list[list[SpanStructure]] | None = None
             for at in chosen:
                 doc = observer.history[at][d]
-                spans = doc._.latent[layer].spans
-                changed = changed_share(None if before is None else [before], [spans])
+                now = [doc._.latent[layer].spans]
+                changed = changed_share(before, now)
                 note = "" if changed is None else f" · {100 * changed:.0f} % changed"
                 shown.append(Frame(f"step {observer.steps[at]}{note}", doc))
-                before = spans
+                before = now
             films.append(Film(layer, shown))
     return films
 
@@ -269,15 +264,15 @@ def _plain(value: Any, factor: float = 1.0) -> Any:
     """Convert a value for JSON, with null for values that are not finite.
 
     Args:
-        factor: factor of scores, which are in percent as in spaCy's console logger. Words per
-            second are not scaled.
+        factor: 100 for scores, which are in percent as in spaCy's console logger. Words per second
+            are not scaled.
     """
     if isinstance(value, dict):
-        return {
-            str(key): _plain(inner, 1.0 if key == "speed" else factor)
-            for key, inner in value.items()
-        }
-    if isinstance(value, bool) or not hasattr(value, "__float__"):
-        return value if isinstance(value, (bool, str)) or value is None else str(value)
+        factors = {"speed": 1.0}
+        return {str(key): _plain(each, factors.get(key, factor)) for key, each in value.items()}
+    if isinstance(value, (bool, str)) or value is None:
+        return value
+    if not hasattr(value, "__float__"):
+        return str(value)
     number = float(value) * factor
     return number if math.isfinite(number) else None

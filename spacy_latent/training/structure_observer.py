@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -32,7 +33,7 @@ class StructureObserver:
     :func:`spacy_latent.training.structure_logger.build_structure_logger_v1`.
 
     Args:
-        nlp: pipeline, initialised, with its whole config.
+        nlp: initialised pipeline with its whole config.
         sentences: texts whose structures are kept; the first three docs if there are none; None for
             no texts.
     """
@@ -102,10 +103,10 @@ class StructureObserver:
                 spans = doc._.latent[layer].spans if layer in doc._.latent else []
                 now.setdefault(layer, []).append(spans)
                 for row in _rows(spans, known[layer]):
-                    values = rows.setdefault(layer, {})
+                    values = rows.setdefault(layer, defaultdict(list))
                     for name, value in row.items():
                         if math.isfinite(value):
-                            values.setdefault(name, []).append(value)
+                            values[name].append(value)
         found = {
             layer: {name: sum(each) / len(each) for name, each in values.items()}
             for layer, values in rows.items()
@@ -160,10 +161,8 @@ def changed_share(
     """Return 1 − the share of parts that both have, or None if nothing can be compared."""
     from spacy_latent.analysis.agreement import common_parts
 
-    if before is None:
-        return None
     shared = parts = 0.0
-    for ours, theirs in zip(before, now):
+    for ours, theirs in zip(before or (), now):
         for a, b in zip(ours, theirs):
             # The sentences have changed, so their parts cannot be compared.
             if (a.start, a.end, a.kind) == (b.start, b.end, b.kind):
