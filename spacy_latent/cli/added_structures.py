@@ -144,10 +144,7 @@ def share_encoder(
     embedders: list[Block],
     layers: dict[str, Block],
 ) -> None:
-    """Put a ``latent_encoder`` over the embedder of these components, and let them listen to it.
-
-    The blocks of the embedders become blocks of listeners.
-    """
+    """Put a ``latent_encoder`` over the embedder of components, which then listen to it."""
     if ENCODER in components:
         raise LatentError(
             f"The config has a {ENCODER} already, and {', '.join(names)} does not listen to it. "

@@ -61,7 +61,7 @@ class ParseResult:
         further: Judged arcs and trees of further texts, by noun.
         covered: Coverage of the sets of heads on further texts, or None.
         chosen: Thresholds for the requested precision, by noun.
-        refused: Why there is no such threshold; empty if there is one, or none was requested.
+        refused: Reason why no threshold has the precision, or "".
     """
 
     fitted: CalibratedParses
@@ -73,11 +73,7 @@ class ParseResult:
 
 @dataclass
 class EntityResult:
-    """Calibration of entities or nested spans.
-
-    Attributes:
-        refused: Why there is no such threshold; empty if there is one, or none was requested.
-    """
+    """Calibration of entities or nested spans; see :class:`ParseResult` for ``refused``."""
 
     fitted: Calibrated
     held_out: Measured | None

@@ -216,7 +216,7 @@ def print_coverage(
 
     Args:
         several: Members of the sets, in words.
-        place: Where there is one set, in words.
+        place: Place with one set, in words.
         fitted: Coverage on the texts of the calibration; None for no sets.
     """
     from spacy_latent.analysis.thresholds import in_digits

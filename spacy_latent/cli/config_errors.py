@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 def config_overrides(arguments: list[str]) -> dict[str, Any]:
-    """Return the settings of a config on the command line, as in ``spacy train``.
-
-    Raises:
-        LatentError: If an option names no setting.
-    """
+    """Return the settings of a config on the command line, as in ``spacy train``."""
     from click import NoSuchOption
     from spacy.cli._util import parse_config_overrides
 
@@ -161,17 +157,18 @@ def invalid_settings(config: Block, error: ConfigValidationError) -> Iterator[st
     """Yield a message for each invalid setting, whose error has only the end of a block's path."""
     refused = error.config if isinstance(error.config, dict) else {}
     named = re.search(r"'(.+)'", error.title or "")
+    places = (
+        place
+        for place, block in inner_first(config)
+        if named
+        and settings_of(block)[0] == named[1]
+        and all(refused.get(name) == value for name, value in plain_settings(block))
+    )
+    found = next(places, None)
     for one in error.errors or ():
         *outer, key = map(str, one.get("loc", ("",)))
-        places = [
-            place
-            for place, block in inner_first(config)
-            if named
-            and settings_of(block)[0] == named[1]
-            and all(refused.get(name) == value for name, value in plain_settings(block))
-        ]
         # In a pipeline that could be created, [nlp] is the only other block that is validated.
-        place = places[0] if places else ".".join(outer) or "nlp"
+        place = found or ".".join(outer) or "nlp"
         value = f"{key} is {refused[key]!r}: " if key in refused else f"{key}: "
         yield f"[{place}] {value}{in_words(str(one.get('msg')))}."
 

@@ -170,6 +170,7 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
     from spacy.training import Example
     from thinc.api import ConfigValidationError, fix_random_seed
 
+    from spacy_latent.evaluation.listening import listening_mistakes
     from spacy_latent.pipeline.evidence_survey import DoubtfulEvidence
     from spacy_latent.pipeline.scores_given import ScoreNotGiven
     from spacy_latent.pipeline.scores_of_range import JudgedAsLabels
@@ -206,7 +207,8 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
     except Exception as error:
         # The error of a component often hides the cause. For example, a transformer's listener
         # without an upstream component has no width.
-        if mistakes := without_weights(nlp) + mistaken_listeners(nlp):
+        listening = [one.text for one in listening_mistakes(nlp) if one.level == "error"]
+        if mistakes := without_weights(nlp) + listening:
             raise LatentError(" ".join(mistakes)) from error
         if not examples:
             raise LatentError(f"There is nothing to initialize the pipeline with: {why}") from error
@@ -224,12 +226,6 @@ def without_weights(nlp: Language) -> list[str]:
         "it."
         for name in frozen_without_weights(nlp)
     ]
-
-
-def mistaken_listeners(nlp: Language) -> list[str]:
-    from spacy_latent.evaluation.listening import listening_mistakes
-
-    return [one.text for one in listening_mistakes(nlp) if one.level == "error"]
 
 
 def gradients(

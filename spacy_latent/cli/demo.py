@@ -13,7 +13,7 @@ import typer
 from wasabi import Printer
 
 from spacy_latent.cli.messages import fail, failing, msg
-from spacy_latent.cli.options import GpuId
+from spacy_latent.cli.options import GpuId, Html
 from spacy_latent.cli.output import check_output, write_page
 
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ def demo_cli(
         EXPRESSION,
         help="An expression of MIN, MAX, MED and digits; or a sentence, with en_latent_sm",
     ),
-    html: Path | None = typer.Option(
-        None, "--html", help="Write a page with the scores and drawings to this file"
-    ),
+    html: Html = None,
     train: Path | None = typer.Option(
         None, "--train", help="Train it again into this directory, which takes some minutes"
     ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -12,7 +11,7 @@ import typer
 from spacy_latent.characters import escaped_lines
 from spacy_latent.cli.corpus import STDIN, lines_of_stdin, typed_text
 from spacy_latent.cli.messages import failing, msg
-from spacy_latent.cli.options import Code, GpuId, Model, Text, TextsAsJson
+from spacy_latent.cli.options import Code, GpuId, Html, Model, Text, TextsAsJson
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import load, made_doc, prepare
 from spacy_latent.errors import number_of
@@ -51,9 +50,7 @@ def explain_cli(
     ),
     steps: int = typer.Option(80, "--steps", min=1, help="Steps of learning the mask"),
     seed: int = typer.Option(0, "--seed", help="Of the masks that are drawn"),
-    html: Path | None = typer.Option(
-        None, "--html", help="Write a page with the marked texts to this file"
-    ),
+    html: Html = None,
     as_json: TextsAsJson = False,
     code: Code = None,
     gpu_id: GpuId = -1,

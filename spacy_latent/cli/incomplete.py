@@ -31,14 +31,6 @@ Examples:
 """
 
 
-def shares_in(text: str) -> list[float]:
-    """Return the numbers in a list with commas."""
-    try:
-        return [float(share) for share in text.split(",")]
-    except ValueError:
-        raise LatentError(f"--sources is {text!r}; expected numbers, as 0.9,0.7,0.5.") from None
-
-
 def incomplete_cli(
     corpus: Path = typer.Argument(..., help="Annotated texts: .spacy, or a directory of these"),
     output: Path = typer.Argument(..., help="The .spacy file to write"),
@@ -86,7 +78,13 @@ def incomplete_cli(
     vocab = spacy.blank("xx").vocab
     with failing("Nothing was written"):
         docs = [doc for file in files for doc in stored_docs(file, vocab)]
-        check_annotation(docs, corpus)
+        if not docs:
+            raise LatentError(f"The corpus {corpus} holds no texts. Give one with at least one.")
+        if not any(doc.ents for doc in docs):
+            raise LatentError(
+                f"No text of {corpus} has an annotated entity in doc.ents, so there is nothing to "
+                "take away. Give texts with annotated entities."
+            )
         made, settings = remove_annotation(
             docs, Removal(keep, flags, full, wrong, label_sets, sources), seed, as_if_complete
         )
@@ -141,16 +139,6 @@ def files_of(corpus: Path, output: Path) -> list[Path]:
     return files
 
 
-def check_annotation(docs: list[Doc], corpus: Path) -> None:
-    if not docs:
-        raise LatentError(f"The corpus {corpus} holds no texts. Give one with at least one.")
-    if not any(doc.ents for doc in docs):
-        raise LatentError(
-            f"No text of {corpus} has an annotated entity in doc.ents, so there is nothing to "
-            "take away. Give texts with annotated entities."
-        )
-
-
 @dataclass(frozen=True)
 class Removal:
     """The options that say which annotation goes."""
@@ -186,7 +174,12 @@ def remove_annotation(
         names = {f"{PREFIX}{label}": label for label in labels}
         return list(flagged), {"flags": names, "flag_error": removal.wrong}
     if removal.sources is not None:
-        shares = shares_in(removal.sources)
+        try:
+            shares = [float(share) for share in removal.sources.split(",")]
+        except ValueError:
+            raise LatentError(
+                f"--sources is {removal.sources!r}; expected numbers, as 0.9,0.7,0.5."
+            ) from None
         simulated = simulate_sources(docs, shares, seed, as_if_complete)
         return list(simulated), {"sources": [f"{SOURCE}{i}" for i in range(1, len(shares) + 1)]}
     sets = [list(map(str.strip, one.split(","))) for one in (removal.label_sets or "").split("/")]

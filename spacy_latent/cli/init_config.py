@@ -53,13 +53,12 @@ STRUCTURES = (
 )
 ESTIMATORS = (
     "marginals, sparsemap, best-mixture, smoothed-dp, sinkhorn, entmax, constrained-sparsemax, "
-    "fusedmax, oscarmax, "
-    "straight-through, sampled-straight-through, best-straight-through, rein-max, gumbel-rao, "
-    "spigot, spigot-marginals, black-box, perturb-and-map, relaxed-perturbation, perturbed-mean, "
-    "implicit-mle, adaptive-implicit-mle, hard-concrete, hard-kuma, "
-    "rectified-gaussian, mixed-dirichlet, "
-    "score-function, trace-score-function, rewarded-score-function, trace-relax, rebar, relax, "
-    "sum-and-sample, dense-marginalization, top-k-sparsemax, given-trees"
+    "fusedmax, oscarmax, straight-through, sampled-straight-through, best-straight-through, "
+    "rein-max, gumbel-rao, spigot, spigot-marginals, black-box, perturb-and-map, "
+    "relaxed-perturbation, perturbed-mean, implicit-mle, adaptive-implicit-mle, hard-concrete, "
+    "hard-kuma, rectified-gaussian, mixed-dirichlet, score-function, trace-score-function, "
+    "rewarded-score-function, trace-relax, rebar, relax, sum-and-sample, dense-marginalization, "
+    "top-k-sparsemax, given-trees"
 )
 EXAMPLES = f"""
 Examples:
@@ -187,8 +186,7 @@ def chosen_purpose(purpose: str | None, by_flags: list[str], shared: bool, has_p
     """Return the purpose, or exit with an error if options contradict each other.
 
     Args:
-        purpose: The value of --for.
-        by_flags: The purposes of other options, such as --crf-ner.
+        by_flags: The purposes of options other than --for, such as --crf-ner.
         has_parts: Whether --structure or --estimator is given.
     """
     if purpose is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from spacy_latent.cli.messages import fail, failing, msg
+from spacy_latent.cli.options import GpuId, Html, Metrics
 from spacy_latent.cli.output import check_output, finished_first, write_json, write_page
 from spacy_latent.corpora.standard_streams import CommandGroup
 from spacy_latent.errors import LatentError, number_of
@@ -174,24 +175,22 @@ def report_cli(
     component: str | None = typer.Option(
         None, "--component", "-c", help="Component with the trees; the only one, if there is one"
     ),
-    html: Path | None = typer.Option(
-        None, "--html", help="A page of the tables and of the trees of the first expressions"
-    ),
-    metrics: Path | None = typer.Option(
-        None, "--metrics", help="Write all figures to this JSON file"
-    ),
+    html: Html = None,
+    metrics: Metrics = None,
     seed: int = typer.Option(0, "--seed", help="Seed of random trees and intervals"),
-    gpu_id: int = typer.Option(-1, "--gpu-id", help="GPU, or -1 for the CPU"),
+    gpu_id: GpuId = -1,
 ) -> None:
     """Report the accuracy and several measures of the best trees, by depth, with controls.
 
     Also reports the accuracy with other trees in place of the pipeline's own.
     """
+    from spacy_latent.analysis.figures import plain
     from spacy_latent.cli.listops_terminal import print_tables
     from spacy_latent.cli.pipelines import load, use_gpu
     from spacy_latent.cli.progress import progress
     from spacy_latent.listops.assessment import assess_listops
     from spacy_latent.listops.record import add_recorded, recorded_runs
+    from spacy_latent.listops.tables import conclusion
 
     for path in (metrics, html):
         check_output(path)
@@ -206,20 +205,10 @@ def report_cli(
         for name, runs in earlier.items():
             add_recorded(found.figures, name, runs)
     print_tables(found.figures)
-    write_results(found, next(iter(models.values())), metrics, html)
-
-
-def write_results(
-    found: ListOpsAssessment, nlp: Language, metrics: Path | None, html: Path | None
-) -> None:
-    """Write the figures and the page of an assessment, and print its conclusion."""
-    from spacy_latent.analysis.figures import plain
-    from spacy_latent.listops.tables import conclusion
-
     if metrics is not None:
         write_json(metrics, plain(found.figures))
     if html is not None:
-        page, contents = page_of(found, nlp)
+        page, contents = page_of(found, next(iter(models.values())))
         write_page(html, page)
         msg.good(f"{contents}: {html.resolve()}")
     for line in conclusion(found.figures):

@@ -34,5 +34,18 @@ FindingsAsJson = Annotated[
     bool, typer.Option("--json", help="Print what is found as JSON, nothing else")
 ]
 TextsAsJson = Annotated[bool, typer.Option("--json", help="One JSON object per text, nothing else")]
+Html = Annotated[
+    Path | None, typer.Option("--html", help="Write a page with the drawings to this file")
+]
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        "--threshold", "-t", min=0.0, max=1.0, help="Show all parts that are at least this probable"
+    ),
+]
+Alternatives = Annotated[
+    int,
+    typer.Option("--alternatives", "-k", min=0, help="How many alternative structures to show"),
+]
 Code = Annotated[Path | None, typer.Option("--code", help="Python file to import")]
 GpuId = Annotated[int, typer.Option("--gpu-id", "-g", help="GPU ID, or -1 for CPU")]

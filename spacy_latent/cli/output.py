@@ -35,10 +35,7 @@ def finished_first() -> Iterator[None]:
 
 
 def check_output(path: Path | None) -> None:
-    """Exit with an error if this file cannot be written, before the work starts.
-
-    None is accepted. Missing directories are created later.
-    """
+    """Exit with an error if this file cannot be written; directories may be missing."""
     if path is None:
         return
     if path.is_dir():
@@ -51,13 +48,7 @@ def check_output(path: Path | None) -> None:
 
 
 def write_page(path: Path, page: str | bytes) -> None:
-    """Write a file, or exit with an error; missing directories are created.
-
-    After an error the file is as it was before.
-
-    Args:
-        page: HTML, SVG or other content.
-    """
+    """Write a file, or exit with an error and leave it as it was; missing directories are made."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with finished_first():
@@ -98,8 +89,5 @@ def print_document(text: str) -> None:
 
 
 def end_quickly() -> None:
-    """Let Python exit without a last garbage collection.
-
-    The collection of the half a million objects of spaCy and torch takes a second.
-    """
+    """Let Python exit without a last collection of spaCy's and torch's objects, a second."""
     atexit.register(gc.freeze)

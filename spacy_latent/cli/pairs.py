@@ -15,7 +15,6 @@ from spacy_latent.cli.pipelines import check_arguments, load, prepare, trained_n
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
-    from spacy.language import Language
     from spacy.tokens import Doc
 
 Row = dict[str, Any]
@@ -45,16 +44,22 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
     from spacy_latent.analysis.task import best_category
     from spacy_latent.cli.corpus import field_hint
     from spacy_latent.cli.progress import progress
-    from spacy_latent.corpora.text_pairs import NoSuchField, missing_labels, read_text_pairs_v1
+    from spacy_latent.corpora.text_pairs import (
+        NoSuchField,
+        missing_labels,
+        pair_fields,
+        read_text_pairs_v1,
+    )
 
     nlp = load(str(path))
+    config = nlp.config.interpolate()
     own = [name for name in nlp.pipe_names if "latent_textcat" in nlp.get_pipe_meta(name).factory]
-    first, second, label = known_fields(nlp, fields)
+    first, second, label = (given or known for given, known in zip(fields, pair_fields(config)))
     with warnings.catch_warnings():
         # Warnings about pairs without a label, which are counted below.
         warnings.simplefilter("ignore", LatentWarning)
-        missing = missing_labels(nlp.config.interpolate())
-        examples = list(read_text_pairs_v1(corpus, first, second, label, missing=missing)(nlp))
+        reader = read_text_pairs_v1(corpus, first, second, label, missing=missing_labels(config))
+        examples = list(reader(nlp))
     gold = [_gold(example.reference) for example in examples]
     labelled = [bool(example.reference.cats) for example in examples]
     if not any(labelled) and not any(gold):
@@ -80,15 +85,6 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
         links = [links_of(doc, own[0]) or [] for doc, known in zip(docs, gold) if known]
         row |= {**vars(alignment_scores(links, *zip(*filter(None, gold)))), "links": links}
     return row
-
-
-def known_fields(nlp: Language, fields: Fields) -> tuple[str, str, str]:
-    """Return the given names, and names of the pipeline's config in place of None."""
-    from spacy_latent.corpora.text_pairs import pair_fields
-
-    own = pair_fields(nlp.config.interpolate())
-    first, second, label = (given or known for given, known in zip(fields, own))
-    return first, second, label
 
 
 def control_rows(corpus: Path) -> list[Row]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from spacy_latent.cli.messages import fail, failing, msg
-from spacy_latent.cli.options import Code, GpuId, Model
+from spacy_latent.cli.options import Code, GpuId, Limit, Metrics, Model
 from spacy_latent.cli.output import check_output, write_json
 from spacy_latent.cli.pipelines import load, prepare
 from spacy_latent.corpora.text_files import forgiving_lines
@@ -45,10 +45,8 @@ def main(
     words: list[Path] | None = typer.Option(
         None, "--words", help="A list to compare with, one word a line, ';' starts a comment"
     ),
-    limit: int = typer.Option(0, "--limit", min=0, help="Read so many docs; 0 for all"),
-    metrics: Path | None = typer.Option(
-        None, "--metrics", help="Write the numbers to this JSON file"
-    ),
+    limit: Limit = 0,
+    metrics: Metrics = None,
     seed: int = typer.Option(0, "--seed", help="Of the random words"),
     code: Code = None,
     gpu_id: GpuId = -1,

@@ -13,7 +13,7 @@ import typer
 
 from spacy_latent.cli.corpus import FROM_A_TABLE, STDIN, lines_of_stdin
 from spacy_latent.cli.messages import fail, failing, msg
-from spacy_latent.cli.options import Component, GpuId, Model
+from spacy_latent.cli.options import Alternatives, Code, Component, GpuId, Model, Threshold
 from spacy_latent.cli.output import check_output, print_document, write_page
 from spacy_latent.cli.pipelines import annotated, load, not_calibrated, prepare
 from spacy_latent.corpora.text_files import json_lines, opened
@@ -51,14 +51,10 @@ def render_cli(
         help="tree, alignment, heatmap, tags, entities, rationale, brackets, parts; or displaCy's "
         "dep, ent, span. What fits if not given",
     ),
-    threshold: float | None = typer.Option(
-        None, "--threshold", "-t", min=0.0, max=1.0, help="Draw all parts at least this probable"
-    ),
-    alternatives: int = typer.Option(
-        0, "--alternatives", "-k", min=0, help="How many alternative structures to draw"
-    ),
+    threshold: Threshold = None,
+    alternatives: Alternatives = 0,
     gold: bool = typer.Option(
-        False, "--gold", "-G", help="Draw the dependency trees of a .spacy file beside"
+        False, "--gold", "-G", help="Also draw the annotated trees of a .spacy file"
     ),
     counters: bool = typer.Option(
         False, "--counters", help="Draw the counters of the scorer below trees and brackets"
@@ -76,9 +72,7 @@ def render_cli(
         None, "--format", "-f", help="html or svg; by the name of OUT if not given"
     ),
     minify: bool = typer.Option(False, "--minify", help="Without line breaks"),
-    code: Path | None = typer.Option(
-        None, "--code", help="Python file with registered functions that the pipeline needs"
-    ),
+    code: Code = None,
     gpu_id: GpuId = -1,
 ) -> None:
     """Draw the latent structures of texts, as an HTML page or one SVG.
@@ -199,11 +193,7 @@ def check_texts(nlp: Language, data: str) -> None:
 
 
 def keys_of_texts(nlp: Language, text_key: Iterable[str]) -> list[str]:
-    """Return the key of the text, or the keys of both texts of a pair.
-
-    Args:
-        text_key: Values of the option, each with one key or more with commas between them.
-    """
+    """Return the key of the text, or the keys of both texts of a pair, as the option says."""
     from spacy_latent.corpora.text_pairs import pair_fields
     from spacy_latent.pipeline.inspection import reads_pairs
 
@@ -225,11 +215,7 @@ def keys_of_texts(nlp: Language, text_key: Iterable[str]) -> list[str]:
 
 
 def count_drawn(docs: list[Doc], trees: list[Doc] | None, component: str | None, data: str) -> int:
-    """Return the number of docs with a structure; exit with an error if there is nothing to draw.
-
-    Args:
-        trees: Docs with the gold trees to draw.
-    """
+    """Return the number of docs with a structure; exit if there is nothing to draw."""
     from spacy_latent.visualize.drawing import is_drawn
 
     count = sum(is_drawn(doc, component) for doc in docs)
@@ -282,7 +268,7 @@ def _annotate(
     threshold: float | None,
     alternatives: int,
 ) -> tuple[list[Doc], list[Doc | None], bool]:
-    """Return processed docs, their references if there are any, and whether there are more docs."""
+    """Return processed docs, their references or None, and whether there are more docs."""
     from tqdm import tqdm
 
     try:
@@ -302,9 +288,6 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
     """Yield texts, or docs of words and spans, for the pipeline, with their references or None.
 
     A reference is the original doc. For a line with "cats" it is a doc without words that has them.
-
-    Args:
-        keys: Key of the text, or keys of both texts of a pair.
     """
     from spacy.tokens import Doc, DocBin
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from spacy_latent.cli.messages import fail, failing, msg, warn
-from spacy_latent.cli.options import Code, GpuId, Limit, Model
+from spacy_latent.cli.options import Code, FiguresAsJson, GpuId, Limit, Metrics, Model
 from spacy_latent.cli.output import check_output, write_json
 from spacy_latent.cli.pipelines import load, prepare
 from spacy_latent.errors import LatentError, number_of
@@ -36,10 +36,8 @@ def scores_cli(
         ..., help="Annotated texts: .spacy, .jsonl, or what the config reads"
     ),
     limit: Limit = 0,
-    metrics: Path | None = typer.Option(
-        None, "--metrics", help="Write the scores to this file, as JSON"
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print the scores as JSON, nothing else"),
+    metrics: Metrics = None,
+    as_json: FiguresAsJson = False,
     code: Code = None,
     gpu_id: GpuId = -1,
 ) -> None:

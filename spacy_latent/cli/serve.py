@@ -264,10 +264,7 @@ def in_order(name: str) -> list[tuple[int, str]]:
 
 
 def names_of(places: Sequence[str]) -> list[str]:
-    """Return the shortest ends of the paths that are all different.
-
-    A directory that 'spacy train' names, such as model-best, is shown with the one above it.
-    """
+    """Return the shortest different ends of the paths, with a directory above model-best."""
     parts = [Path(place).parts or (place,) for place in places]
     least = 2 if any(own[-1] in ("model-best", "model-last") for own in parts) else 1
     for size in range(least, max(least, *map(len, parts)) + 1):

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from spacy_latent.cli.corpus import STDIN, lines_of_stdin, typed_text
 from spacy_latent.cli.messages import fail, failing, msg
-from spacy_latent.cli.options import Code, Component, GpuId, Model, Text, TextsAsJson
+from spacy_latent.cli.options import (
+    Alternatives,
+    Code,
+    Component,
+    GpuId,
+    Html,
+    Model,
+    Text,
+    TextsAsJson,
+    Threshold,
+)
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import annotated, load, not_calibrated, prepare
 
@@ -29,26 +38,16 @@ def show_cli(
         None, help="The second text, for a pipeline that reads pairs of texts"
     ),
     component: Component = None,
-    html: Path | None = typer.Option(
-        None, "--html", help="Write a page with the drawings to this file"
-    ),
-    threshold: float | None = typer.Option(
-        None,
-        "--threshold",
-        "-t",
-        min=0.0,
-        max=1.0,
-        help="Draw, print, or with --json list all parts at least this probable",
-    ),
-    alternatives: int = typer.Option(
-        0, "--alternatives", "-k", min=0, help="How many alternative structures to show"
-    ),
+    html: Html = None,
+    threshold: Threshold = None,
+    alternatives: Alternatives = 0,
     as_json: TextsAsJson = False,
     code: Code = None,
     gpu_id: GpuId = -1,
 ) -> None:
     """Show the latent structures of a text: in the terminal, as JSON, or drawn on an HTML page."""
     from spacy_latent.corpora.text_pairs import make_pair_doc
+    from spacy_latent.pipeline.inspection import latent_components
 
     check_output(html)
     prepare(code, gpu_id)
@@ -56,7 +55,9 @@ def show_cli(
     check_number_of_texts(nlp, second)
     docs: list[Doc] = []
     with failing("The text could not be shown"):
-        kinds = stored_kinds(nlp)
+        # The kinds of all structures that the pipeline may write, by their stored names.
+        layers = latent_components(nlp, annotating=True).values()
+        kinds = {key: kind for component in layers for key, kind in component.kinds.items()}
         texts: Iterable[str | Doc]
         if second is not None:
             texts = [make_pair_doc(nlp, typed_text(text), typed_text(second))]
@@ -145,11 +146,3 @@ def categories(doc: Doc) -> str:
     found = sorted(doc.cats.items(), key=lambda each: (-each[1], each[0]))
     more = f" and {len(found) - CATEGORIES} more" if len(found) > CATEGORIES else ""
     return ", ".join(f"{label} {value:.2f}" for label, value in found[:CATEGORIES]) + more
-
-
-def stored_kinds(nlp: Language) -> dict[str, str]:
-    """Return the kinds of all structures that the pipeline may write, by their stored names."""
-    from spacy_latent.pipeline.inspection import latent_components
-
-    found = latent_components(nlp, annotating=True).values()
-    return {key: kind for component in found for key, kind in component.kinds.items()}

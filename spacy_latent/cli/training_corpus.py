@@ -62,7 +62,7 @@ def training_examples(
 
 
 def development_mistakes(nlp: Language, compare: bool) -> list[Diagnostic]:
-    """Return diagnostics on the development corpus, from its first :data:`JUDGED` examples.
+    """Return diagnostics on the first :data:`JUDGED` examples of the development corpus.
 
     Args:
         compare: Compare the labels with the labels of the training corpus, which must be readable.
@@ -134,10 +134,7 @@ def labels_not_learned(nlp: Language, examples: list[Example], judged: str) -> I
 
 
 def corpus_reader(config: Config, name: str) -> Any:
-    """Return the reader of the corpus with this dotted name.
-
-    Only its own block is resolved, so that paths of other corpora may be missing.
-    """
+    """Return the reader of a corpus, and resolve only its block: other paths may be missing."""
     from spacy.util import registry, resolve_dot_names
 
     block = block_of(config, name)

@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import torch.distributed as dist
 import typer
@@ -24,31 +25,36 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+# Unknown options are settings of the config.
+OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
+ConfigPath = Annotated[Path, typer.Argument(help="Config of spaCy's.", exists=True)]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint, if any.")]
+CheckpointEvery = Annotated[
+    int | None,
+    typer.Option(
+        "--checkpoint-every",
+        help="Steps between checkpoints; 0 for none. As often as it evaluates, if not given.",
+        min=0,
+    ),
+]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for other processes.")]
+
 
 @app.callback()
 def main() -> None:
     """Train on several processes. Each process runs this command: start them with torchrun."""
 
 
-@app.command("train", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command("train", context_settings=OVERRIDES)
 def train_cli(
     context: typer.Context,
-    config_path: Path = typer.Argument(..., help="Config of spaCy's.", exists=True),
+    config_path: ConfigPath,
     output: Path | None = typer.Option(
         None, "--output", "--output-path", "-o", help="Directory for models and checkpoints."
     ),
-    resume: bool = typer.Option(
-        False, "--resume", help="Go on from the last checkpoint in the output directory, if any."
-    ),
-    checkpoint_every: int | None = typer.Option(
-        None,
-        "--checkpoint-every",
-        help="Steps between checkpoints; 0 for none. As often as it evaluates, if not given.",
-        min=0,
-    ),
-    timeout: float = typer.Option(
-        TIMEOUT, "--timeout", help="Seconds that a process waits for the others."
-    ),
+    resume: Resume = False,
+    checkpoint_every: CheckpointEvery = None,
+    timeout: Timeout = TIMEOUT,
     use_gpu: bool = typer.Option(False, "--gpu", help="Each process uses a GPU of its own."),
     code: Path | None = typer.Option(
         None, "--code", help="Python file with functions that the config names.", exists=True
@@ -79,12 +85,10 @@ def train_cli(
         dist.destroy_process_group()
 
 
-@app.command(
-    "ray-train", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
-)
+@app.command("ray-train", context_settings=OVERRIDES)
 def ray_train_cli(
     context: typer.Context,
-    config_path: Path = typer.Argument(..., help="Config of spaCy's.", exists=True),
+    config_path: ConfigPath,
     output: Path = typer.Option(
         ..., "--output", "-o", help="Directory for models and checkpoints, which all machines see."
     ),
@@ -92,11 +96,9 @@ def ray_train_cli(
     address: str | None = typer.Option(
         None, "--address", help="Of a running cluster. This machine alone, if not given."
     ),
-    resume: bool = typer.Option(False, "--resume", help="As of train."),
-    checkpoint_every: int | None = typer.Option(
-        None, "--checkpoint-every", help="As of train.", min=0
-    ),
-    timeout: float = typer.Option(TIMEOUT, "--timeout", help="As of train."),
+    resume: Resume = False,
+    checkpoint_every: CheckpointEvery = None,
+    timeout: Timeout = TIMEOUT,
     max_failures: int = typer.Option(
         0, "--max-failures", help="How often to resume when a worker was lost.", min=0
     ),

@@ -51,12 +51,9 @@ class AllReduce:
     model = "all ranks"
 
     def __init__(self, nlp: Language, frozen: Collection[str], ranks: Ranks) -> None:
-        self.nlp = nlp
-        self.frozen = frozen
-        self.ranks = ranks
-        self.step = 0
+        self.nlp, self.frozen, self.ranks = nlp, frozen, ranks
+        self.step = self.values = 0
         self.seconds = 0.0
-        self.values = 0
         self.failure: Exception | None = None
         # Checksum of the batch of this step.
         self.batch = 0

@@ -117,8 +117,7 @@ def jobs_of(
     See :func:`annotate` for the arguments.
 
     Raises:
-        LatentError: If the corpus cannot be read, or the output belongs to another pipeline or
-            corpus.
+        LatentError: If the corpus cannot be read, or the output belongs to something else.
     """
     if form not in ENDINGS:
         raise LatentError(f"The format is {form!r}; expected one of {', '.join(ENDINGS)}.")
@@ -128,19 +127,16 @@ def jobs_of(
     listed = None
     if str(source) != STDIN:
         listed = shards_of(Path(source), rows, id_field, **fields)
-    if "second_field" in fields and (listed is None or any(map(_is_of_lines, listed))):
+    only_lines = listed is None or any(form_of(Path(one.path)) == "text" for one in listed)
+    if "second_field" in fields and only_lines:
         raise LatentError(
-            f"{NO_PAIRS}. Give .jsonl, .csv or .parquet with a field for each of both, named by "
+            f"{NO_PAIRS}. Give .jsonl, .csv or .parquet with a field for each text, named by "
             "--text-field text_a,text_b, or so; or .spacy."
         )
     shards = shards_of_lines(sys.stdin, rows) if listed is None else listed
     names = id_field, ",".join(fields.values())
     _check_output(output, model_hash(model), form, rows, names, listed)
     return ((shard, output / f"{shard.name}{ENDINGS[form]}") for shard in shards)
-
-
-def _is_of_lines(shard: Shard) -> bool:
-    return form_of(Path(shard.path)) == "text"
 
 
 def _cores() -> int:
@@ -279,10 +275,9 @@ class _Worker:
 
 
 class _Workers:
-    """Processes that receive shards.
+    """Processes that receive shards, each through a connection of its own.
 
-    Each process has its own connection. A process that is killed would leave a shared connection
-    locked.
+    A process that is killed would leave a shared connection locked.
     """
 
     def __init__(self, how: _How, count: int, progress: Callable[[Done], object]) -> None:
@@ -372,8 +367,7 @@ def not_done(names: list[str], what: str) -> LatentError:
 def _context() -> Any:
     """Return a multiprocessing context whose processes share no state with this one.
 
-    If the system supports it, they are forks of a process that has imported the modules that all of
-    them need.
+    If possible, they are forks of a process that has imported the modules that all of them need.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -386,16 +380,14 @@ def _context() -> Any:
 def _threads_in_environment(threads: int) -> Iterator[None]:
     """Set the environment variables of libraries that count cores when they are imported."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update({name: str(threads) for name in names})
+    before = {name: os.environ[name] for name in names if name in os.environ}
+    os.environ.update(dict.fromkeys(names, str(threads)))
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in names:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 __all__ = ["Done", "annotate", "annotate_shard", "jobs_of", "model_hash"]

@@ -3,9 +3,8 @@
 A resumed training ends with the same weights, bit by bit, as an uninterrupted one. A checkpoint
 holds the pipeline, the state of the optimizer, the states of the random number generators, and the
 scores so far. The optimizer's state for an array is stored by the position of the array in the
-pipeline, since the optimizer's own ids are valid in one process only. What follows from the number
-of steps is not stored: schedules, patience and the order of the data are restored by a replay of
-the earlier batches, without learning from them.
+pipeline, since the optimizer's own ids are valid in one process only. Schedules, patience and the
+order of the data are not stored, but restored by a replay of the earlier batches.
 """
 
 from __future__ import annotations

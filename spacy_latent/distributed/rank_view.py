@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from spacy.language import Language
@@ -123,7 +124,7 @@ class RankView:
             if self._waits(pipe) and "update" not in vars(pipe)
         ]
         for pipe in held:
-            pipe.update = _HeldUpdate(pipe)
+            pipe.update = partial(_held_update, pipe)
         try:
             yield
         finally:
@@ -139,17 +140,12 @@ class RankView:
         return bool(last) and last[0] not in self.frozen
 
 
-class _HeldUpdate:
-    """Replacement of a shared component's ``update``; the backward pass waits for the reduction."""
-
-    def __init__(self, pipe: Any) -> None:
-        self.pipe = pipe
-
-    def __call__(self, examples: Iterable[Example], **options: Any) -> Any:
-        result = type(self.pipe).update(self.pipe, examples, **options)
-        if any(listener._backprop is not None for listener in self.pipe.listeners):
-            SharedBatch(self.pipe)
-        return result
+def _held_update(pipe: Any, examples: Iterable[Example], **options: Any) -> Any:
+    """Update a shared component, whose backward pass then waits for the reduction."""
+    result = type(pipe).update(pipe, examples, **options)
+    if any(listener._backprop is not None for listener in pipe.listeners):
+        SharedBatch(pipe)
+    return result
 
 
 def checksum_of_batch(batch: Sequence[Example]) -> int:

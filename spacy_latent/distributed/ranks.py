@@ -42,9 +42,7 @@ class Ranks:
     """
 
     def __init__(self, rank: int = 0, world: int = 1, timeout: float = TIMEOUT) -> None:
-        self.rank = rank
-        self.world = world
-        self.timeout = timeout
+        self.rank, self.world, self.timeout = rank, world, timeout
 
     @classmethod
     def join(cls, *, use_gpu: bool = False, timeout: float = TIMEOUT) -> Ranks:

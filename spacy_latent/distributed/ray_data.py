@@ -119,10 +119,7 @@ def _added_up(
 
 @contextmanager
 def _forgetting(output: Path) -> Iterator[None]:
-    """Remove the files by which actors communicate, at the beginning and at the end.
-
-    An earlier command may have been killed and have left files behind.
-    """
+    """Remove the files by which actors communicate, at the start and at the end."""
 
     def forget() -> None:
         for ending in NOTES:
@@ -266,7 +263,7 @@ class _Annotator:
         }
 
     def _be_ready(self, shard: Shard, output: Path) -> None:
-        """Prepare the actor at its first shard, and not in its constructor.
+        """Prepare the actor at its first shard.
 
         Ray calls the constructor in another thread, and a GPU belongs to a thread.
         """
@@ -289,10 +286,9 @@ class _Annotator:
 
 @contextmanager
 def _attempt(target: Path) -> Iterator[bool]:
-    """Count this attempt at a shard, and yield whether there were not too many deaths before.
+    """Record this attempt at a shard until its end, and yield whether enough actors survived.
 
-    Ray would give a shard that kills its actors to one actor after another, forever. Each actor
-    therefore records its attempt, and removes the record when the shard is done.
+    Ray would give a shard that kills its actors to one actor after another, forever.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     notes = target.with_name(f".{target.name}.attempts")
@@ -311,8 +307,7 @@ def _attempt(target: Path) -> Iterator[bool]:
 def _first_on_this_machine(output: Path) -> Iterator[bool]:
     """Yield whether this actor is the first one on this machine; all others wait for the first.
 
-    The first actor compiles kernels, which takes seconds to minutes. The others find the compiled
-    kernels in the cache.
+    It compiles kernels, which takes seconds to minutes. The others find them in the cache.
     """
     path = output / f".{platform.node()}.warm"
     with locked(path):

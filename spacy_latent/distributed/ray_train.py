@@ -36,9 +36,7 @@ def ray_train(
         output: Directory on a disk that all machines see. They must also see the config and the
             data.
         workers: Number of ranks. Each rank has a GPU with ``use_gpu``, otherwise a CPU.
-        address: Address of a running cluster, "auto" for the cluster of this machine. None starts a
-            cluster on this machine and stops it at the end, unless this process is connected to a
-            cluster.
+        address: See :func:`spacy_latent.distributed.ray_data.annotate_with_ray`.
         max_failures: Number of times that a training is resumed from its last checkpoint after a
             worker was lost.
 

@@ -286,11 +286,7 @@ def _read_table(shard: Shard) -> Iterator[Source]:
 
 
 def _read_lines(shard: Shard, form: str, vocab: Vocab) -> Iterator[tuple[int, Source]]:
-    """Yield the texts with their line numbers.
-
-    An empty line of JSON is skipped. An empty line of plain text is a row, so that rows correspond
-    to the lines of the file.
-    """
+    """Yield the texts with their line numbers; empty lines of JSON are skipped, of text not."""
     for number, line, wrong in _lines(shard):
         if wrong:
             yield number, Source("", line, wrong)
@@ -314,10 +310,7 @@ def _row_of_json(shard: Shard, line: str, vocab: Vocab) -> Source:
 
 
 def _words(shard: Shard, row: Any) -> list[str] | None:
-    """Return the words of a row without a text, or None.
-
-    Only rows with the default name of the text field can have words.
-    """
+    """Return the words of a row without a text, or None; the text field has its default name."""
     if shard.fields != (Shard.text_field,) or not isinstance(row, dict):
         return None
     return words_of(row)

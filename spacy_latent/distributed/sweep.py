@@ -206,11 +206,9 @@ def spacy_train(
 ) -> Callable[[Cell, int], Scores]:
     """Return a function that trains a cell with ``spacy train`` in a separate process.
 
-    The output directory has the number of the trial as its name. ``log.txt`` in it has the output
-    of the process.
-
     Args:
-        output: Parent of the output directories.
+        output: Parent of the output directories, which have the numbers of the trials as names.
+            Their ``log.txt`` has the output of the process.
         overrides: Overrides of the config for all cells.
         arguments: Further arguments of ``spacy train``.
     """

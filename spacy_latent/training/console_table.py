@@ -56,9 +56,8 @@ class WidenedTable:
         if self._rule_follows and RULE.match(line):
             self._rule_follows = False
             return _join(line, ["-" * width for width in widths])
-        self._rule_follows = False
-        if HEADER.match(line):
-            self._rule_follows = True
+        self._rule_follows = bool(HEADER.match(line))
+        if self._rule_follows:
             return _join(line, [f"{c:<{width}}" for c, width in zip(self.columns, widths)])
         if self._row is not None and self._row.match(line):
             self._row = None

@@ -178,10 +178,7 @@ class _Logging:
 
 
 def write_films(observer: StructureObserver, path: Path, frames: int) -> None:
-    """Write the page of drawings, and an SVG for each text and layer in the same directory.
-
-    With ``strip.html``, the SVG files are ``strip-1.svg`` and so on.
-    """
+    """Write a page ``strip.html``, and ``strip-1.svg`` and so on for each text and layer."""
     from spacy_latent.visualize.charts import curves
     from spacy_latent.visualize.film import animated_svg, film_page
 
