@@ -63,7 +63,7 @@ def annotate_cli(
         None,
         "--max-workers",
         min=1,
-        help="With ray: --workers are the fewest, and it takes up to so many where there is room",
+        help="With ray: largest number of processes, if there is capacity; --workers is the least",
     ),
     gpus: float = typer.Option(
         0.0, "--gpus", min=0.0, help="With ray: GPUs of each process; 0.5 if two share one"
@@ -71,8 +71,8 @@ def annotate_cli(
     address: str | None = typer.Option(
         None,
         "--address",
-        help="With ray: of a running cluster, auto for this machine's. One that is begun here, if "
-        "not given",
+        help="With ray: address of a running cluster, auto for this machine's; without it, a "
+        "cluster is started here",
     ),
 ) -> None:
     """Annotate a corpus with a pipeline, and write files of Parquet or of spaCy's docs.

@@ -20,7 +20,6 @@ from spacy_latent.errors import LatentError, LatentWarning, NoLabels
 if TYPE_CHECKING:
     from spacy.language import Language
     from spacy.training import Example
-    from thinc.api import Config
 
     from spacy_latent.pipeline.diagnostic import Diagnostic
 
@@ -119,9 +118,9 @@ def read_config(
 ) -> tuple[Language, list[str], list[Diagnostic]]:
     """Return the pipeline of a config, its sourced components, and findings on its settings."""
     from spacy.cli._util import show_validation_error
-    from spacy.util import get_sourced_components, load_config
+    from spacy.util import get_sourced_components, load_config, load_model_from_config
 
-    from spacy_latent.cli.config_errors import invalid_training
+    from spacy_latent.cli.config_errors import errors_with_blocks, invalid_training
     from spacy_latent.cli.config_settings import defaults_taken, unread_settings
     from spacy_latent.corpora.text_files import read_text
     from spacy_latent.pipeline.diagnostic import Diagnostic
@@ -134,27 +133,19 @@ def read_config(
         config = load_config(source, overrides=overrides, interpolate=False)
         # The config of the loaded pipeline has factories in place of the sources.
         sourced = list(get_sourced_components(config))
-        nlp = from_config(config)
+        try:
+            with errors_with_blocks(config):
+                nlp = load_model_from_config(config, auto_fill=True)
+        except (ValueError, ImportError, OSError) as error:
+            # spaCy's own errors have a number and give advice.
+            if re.match(r"\[E\d+\]", str(error)):
+                raise LatentError(str(error)) from error
+            raise
     if invalid := list(invalid_training(nlp)):
         raise LatentError(" ".join(invalid))
     found = [Diagnostic("warning", "unread-setting", text) for text in unread_settings(config)]
     found += [Diagnostic("note", "default-taken", text) for text in defaults_taken(config)]
     return nlp, sourced, found
-
-
-def from_config(config: Config) -> Language:
-    from spacy.util import load_model_from_config
-
-    from spacy_latent.cli.config_errors import errors_with_blocks
-
-    try:
-        with errors_with_blocks(config):
-            return load_model_from_config(config, auto_fill=True)
-    except (ValueError, ImportError, OSError) as error:
-        # spaCy's own errors have a number and give advice.
-        if re.match(r"\[E\d+\]", str(error)):
-            raise LatentError(str(error)) from error
-        raise
 
 
 def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: str) -> None:

@@ -40,16 +40,16 @@ def explain_cli(
         help="Name of the text classifier or entity recognizer; may be left out where there is one",
     ),
     label: str | None = typer.Option(
-        None, "--label", help="Explain this category, not the most probable; or entities of it only"
+        None, "--label", help="Explain this category, not the most probable; or only such entities"
     ),
     entity: int = typer.Option(
         0, "--entity", min=0, help="Which of the entities that are found, from 0"
     ),
     margin: float = typer.Option(
-        0.1, "--margin", help="By how much the probability may fall without all other words"
+        0.1, "--margin", help="How much the probability may fall if all other words are hidden"
     ),
     steps: int = typer.Option(80, "--steps", min=1, help="Steps of learning the mask"),
-    seed: int = typer.Option(0, "--seed", help="Of the masks that are drawn"),
+    seed: int = typer.Option(0, "--seed", help="Seed of the masks that are drawn"),
     html: Html = None,
     as_json: TextsAsJson = False,
     code: Code = None,

@@ -106,7 +106,7 @@ def init_cli(
         "or marginals, or sparsemap with --pairs; --rationale has settings of its own",
     ),
     shared: bool = typer.Option(
-        False, "--shared", help="One for all of them: a latent_encoder that they listen to"
+        False, "--shared", help="One latent_encoder for all components, which listen to it"
     ),
     crf_ner: bool = typer.Option(
         False, "--crf-ner", help="The same as --for entities; nothing is latent"

@@ -160,8 +160,8 @@ def report_cli(
     corpora: list[Path] = typer.Argument(
         ...,
         metavar="CORPUS...",
-        help="Expressions to judge it on: files, or directories, whose .tsv files but train.tsv "
-        "and dev.tsv are taken",
+        help="Expressions to judge it on: files, or directories of .tsv files, of which train.tsv "
+        "and dev.tsv are left out",
     ),
     beside: list[str] | None = typer.Option(
         None, "--beside", help="NAME=MODEL, a further pipeline in the same tables; may be repeated"

@@ -47,7 +47,7 @@ def main(
     ),
     limit: Limit = 0,
     metrics: Metrics = None,
-    seed: int = typer.Option(0, "--seed", help="Of the random words"),
+    seed: int = typer.Option(0, "--seed", help="Seed of the random words"),
     code: Code = None,
     gpu_id: GpuId = -1,
 ) -> None:

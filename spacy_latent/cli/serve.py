@@ -77,7 +77,7 @@ def serve_cli(
     max_tokens: int = typer.Option(300, "--max-tokens", min=1, help="Longest text that is read"),
     timeout: float = typer.Option(30.0, "--timeout", min=0.1, help="Seconds for one text"),
     port: int = typer.Option(5000, "--port", "-p", min=0, max=65535, help="0 for any that is free"),
-    host: str = typer.Option(LOCAL, "--host", help="Address to listen on; only this machine's own"),
+    host: str = typer.Option(LOCAL, "--host", help="Address to listen on; by default local"),
     allow_host: list[str] | None = typer.Option(
         None, "--allow-host", help="Name that the page may be opened under; may be repeated"
     ),
