@@ -231,8 +231,8 @@ def refuse_to_overwrite(output: Path, force: bool) -> None:
     if output.exists() and not output.is_dir():
         fail(
             f"{output} exists and is a file",
-            "The calibrated pipeline is written to a directory. Give the name of one, which need "
-            "not exist.",
+            "OUTPUT is the directory that the calibrated pipeline is written to. Give the name of "
+            "one, which need not exist.",
         )
     there = sorted(path.name for path in output.iterdir()) if output.is_dir() else []
     if there and not force:
