@@ -133,7 +133,6 @@ def calibrate_cli(
 
     from spacy_latent.analysis.figures import plain
     from spacy_latent.cli.corpus import read_examples, read_grouped
-    from spacy_latent.distributed.directories import replace_entries
     from spacy_latent.evaluation.calibration_examples import ARCS, SPANS, kind_of
 
     refuse_to_overwrite(output, force)
@@ -190,7 +189,7 @@ def calibrate_cli(
         if as_json and found.refused:
             raise LatentError(found.refused)
         if not found.refused:
-            replace_entries(output, nlp.to_disk, finished_first())
+            save(nlp, output)
     if as_json:
         to_json: Any = parses_to_json if isinstance(found, ParseResult) else entities_to_json
         print(srsly.json_dumps(plain(to_json(found))))
@@ -217,6 +216,12 @@ def first_component(nlp: Language, kind: str) -> str:
             "these can be calibrated; expected a crf_ner, a tree_spancat or a latent_parser."
         )
     return known[0]
+
+
+def save(nlp: Language, output: Path) -> None:
+    from spacy_latent.distributed.directories import replace_entries
+
+    replace_entries(output, nlp.to_disk, finished_first())
 
 
 def refuse_options(given: dict[str, bool], reason: str) -> None:
