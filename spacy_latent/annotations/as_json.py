@@ -61,22 +61,16 @@ def to_json(
     Raises:
         LatentError: If a threshold is given and no probabilities are stored.
     """
-    found: dict[str, dict[str, object]] = {}
-    for name in components:
-        if name not in doc._.latent:
-            continue
-        stored = (kinds or {}).get(name, "parts")
-        found[name] = _entry(doc, name, stored, threshold)
-    return found
+    stored = kinds or {}
+    return {
+        name: _entry(doc, name, stored.get(name, "parts"), threshold)
+        for name in components
+        if name in doc._.latent
+    }
 
 
 def _entry(doc: Doc, name: str, stored: str, threshold: float | None) -> dict[str, object]:
-    """Return the structures of a component.
-
-    Args:
-        stored: Kind that the component writes.
-        threshold: See :func:`to_json`.
-    """
+    """Return the structures of a component, which writes the kind ``stored``."""
     annotation = doc._.latent[name]
     here = {span.kind for span in annotation.spans} or {"tags" if stored == ENTITIES else stored}
     given = set.intersection(*(set(find_kind(kind).accessors) for kind in here))
@@ -96,9 +90,7 @@ def _entry(doc: Doc, name: str, stored: str, threshold: float | None) -> dict[st
             entry["entities"] = [_entity(e) for e in annotation.entities()]
             if _has_sets(annotation):
                 entry["possible"] = [_entity(e) for e in annotation.possible_entities()]
-    for accessor, read in READ.items():
-        if accessor in given:
-            entry[accessor] = read(annotation)
+    entry.update({accessor: READ[accessor](annotation) for accessor in READ if accessor in given})
     if "brackets" in given and _has_sets(annotation):
         entry["possible"] = [_bracket(bracket) for bracket in annotation.possible_brackets()]
     labels = {span.labels for span in annotation.spans if span.labels is not None}
