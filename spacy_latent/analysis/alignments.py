@@ -174,9 +174,7 @@ def score_alignment(
 ) -> dict[str, float]:
     """Score the alignments of ``component`` against the reference annotations.
 
-    Args:
-        sure: name of the reference annotation of sure links.
-        possible: name of the reference annotation of possible links.
+    The arguments ``sure`` and ``possible`` name the reference annotations.
 
     Returns:
         ``latent_align_p``, ``latent_align_r``, ``latent_align_f`` and ``latent_align_error``, see
@@ -212,8 +210,7 @@ def build_alignment_scorer_v1(
 
     Args:
         component: its name in the pipeline.
-        sure: name of the references' sure links in ``doc._.latent``.
-        possible: name of the references' possible links in ``doc._.latent``.
+        sure, possible: names of the references' links in ``doc._.latent``.
         multi_label: whether a text may have several categories.
     """
     align = partial(score_alignment, component=component, sure=sure, possible=possible)

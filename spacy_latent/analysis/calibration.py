@@ -170,9 +170,7 @@ class EntityFigures:
         chance_high: 95 % quantile of the error by chance.
         bins: ranges of the reliability diagram.
         cuts: results of dropping the less probable entities.
-        unannotated: see :class:`JudgedEntities`.
-        outside_known: see :class:`JudgedEntities`.
-        noun: see :class:`JudgedEntities`.
+        unannotated, outside_known, noun: see :class:`JudgedEntities`.
     """
 
     found: int

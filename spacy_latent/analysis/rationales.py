@@ -229,12 +229,8 @@ class RationaleReport:
     Attributes:
         rate: share of the words that are chosen.
         spans: runs of words for each doc.
-        token_f: see :class:`Agreement`; None without a reference.
-        iou_f: see :class:`Agreement`; None without a reference.
-        comprehensiveness: see :class:`Erasure`.
-        sufficiency: see :class:`Erasure`.
-        accuracy: see :class:`Erasure`.
-        alone: see :class:`Erasure`.
+        token_f, iou_f: see :class:`Agreement`; None without a reference.
+        comprehensiveness, sufficiency, accuracy, alone: see :class:`Erasure`.
     """
 
     rate: float

@@ -164,11 +164,10 @@ def shares(
     """
     table: dict[Key, dict[str, Share]] = {name: {} for name in counts}
     for measure, value in measures.items():
-        there = [name for name, found in counts.items() if measure in found]
+        there = [name for name in counts if measure in counts[name]]
         if there:
-            for name, share in zip(
-                there, intervals([counts[key][measure] for key in there], seed, value)
-            ):
+            found = intervals([counts[name][measure] for name in there], seed, value)
+            for name, share in zip(there, found):
                 table[name][measure] = share
     return table
 

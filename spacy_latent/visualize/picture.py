@@ -326,5 +326,5 @@ def weight_caption(weight: float) -> str:
 
 def picture_caption(picture: Picture) -> str:
     """Return the text above a picture: its weight and its caption."""
-    shown = [] if picture.weight is None else [weight_caption(picture.weight)]
-    return " · ".join([*shown, *([picture.caption] if picture.caption else [])])
+    weight = "" if picture.weight is None else weight_caption(picture.weight)
+    return " · ".join(filter(None, (weight, picture.caption)))

@@ -23,7 +23,7 @@ from spacy_latent.errors import number_of
 from spacy_latent.evaluation.assessment import Assessment
 from spacy_latent.kinds import find_kind
 from spacy_latent.visualize.charts import bar, curves, reliability_diagram
-from spacy_latent.visualize.elements import Markup, script_policy, tag
+from spacy_latent.visualize.elements import Markup, script_page, tag
 from spacy_latent.visualize.gallery import GALLERY_BYTES, render_gallery
 from spacy_latent.visualize.layer_section import bar_row, layer_section, share_text, table
 from spacy_latent.visualize.page import packaged
@@ -47,8 +47,7 @@ def render_report(
     """Return the HTML page of the report.
 
     Args:
-        model: Name of the pipeline, for the title.
-        corpus: Name of the corpus, for the title.
+        model, corpus: Names of the pipeline and of the corpus, for the title.
         training: Rows of :func:`spacy_latent.analysis.training_log.read_training_log`.
         gallery_bytes: Greatest size of the gallery. The gallery of a larger corpus holds docs at
             equal distances.
@@ -63,23 +62,10 @@ def render_report(
         render_gallery(assessment, gallery_bytes) if figures.components else None,
         _foot({part.kind for part in figures.components.values()}),
     ]
-    style = packaged("report.css")
     # The script draws the gallery.
     script = packaged("report.js") if figures.components else ""
-    page = tag(
-        "html",
-        tag(
-            "head",
-            tag("meta", charset="utf-8"),
-            script_policy(script),
-            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            tag("title", f"{_subject(figures)} of {model}"),
-            tag("style", Markup(style)),
-        ),
-        tag("body", sections, tag("script", Markup(script)) if script else None),
-        lang="en",
-    )
-    return f"<!DOCTYPE html>\n{page}\n"
+    title = f"{_subject(figures)} of {model}"
+    return script_page(title, packaged("report.css"), script, sections)
 
 
 # ---------------------------------------------------------------- results
@@ -142,10 +128,9 @@ def _seen(figures: Figures) -> str:
 
 def _places(figures: Figures) -> list[tuple[str, str]]:
     """Return the identifiers and the titles of the sections."""
-    found = [("task", "Scores"), ("gallery", "Gallery"), ("about", "About")]
-    if not figures.components:
-        found.remove(("gallery", "Gallery"))
-    return [*((_place(name), f"Confidence of {name}") for name in figures.entities), *found]
+    confidences = [(_place(name), f"Confidence of {name}") for name in figures.entities]
+    gallery = [("gallery", "Gallery")] if figures.components else []
+    return [*confidences, ("task", "Scores"), *gallery, ("about", "About")]
 
 
 def _answer(assessment: Assessment) -> Markup:
@@ -325,20 +310,20 @@ def _training(rows: Sequence[Evaluation]) -> Markup | None:
     if not rows:
         return None
     steps = [row["step"] for row in rows]
-    drawn = []
-    scores, losses = [row["scores"] for row in rows], [row["losses"] for row in rows]
-    for values, title in ((scores, "Scores on the development set"), (losses, "Losses")):
-        names = list(dict.fromkeys(name for row in values for name in row))
-        if values is scores and len(names) > 1:
-            # The weighted score is a share of 1; the other scores are percentages.
-            names = [name for name in names if name not in ("score", "speed")]
-        lines = {name: [row.get(name, math.nan) for row in values] for name in names}
-        if values is losses:
-            for name, line in lines.items():
-                drawn.append(curves(f"Loss of {name}", steps, {name: line}))
-        elif lines:
-            drawn.append(curves(title, steps, lines))
+    scores = _lines([row["scores"] for row in rows])
+    if len(scores) > 1:
+        # The weighted score is a share of 1; the other scores are percentages.
+        scores = {name: line for name, line in scores.items() if name not in ("score", "speed")}
+    drawn = [curves("Scores on the development set", steps, scores)] if scores else []
+    losses = _lines([row["losses"] for row in rows])
+    drawn += [curves(f"Loss of {name}", steps, {name: line}) for name, line in losses.items()]
     return tag("section", tag("h2", "Training"), tag("div", drawn, class_="columns wide"))
+
+
+def _lines(rows: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Return the values of all rows by name, NaN for a row without one."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name, math.nan) for row in rows] for name in names}
 
 
 ABOUT = (

@@ -17,7 +17,7 @@ from spacy_latent.errors import LatentError, NothingLeft, number_of
 from spacy_latent.interventions import Intervention
 from spacy_latent.pipeline.inspection import reads_pairs
 from spacy_latent.visualize.drawing_options import settings_of
-from spacy_latent.visualize.elements import Markup, script_policy, tag
+from spacy_latent.visualize.elements import Markup, script_page, tag
 from spacy_latent.visualize.explorer import (
     Explorer,
     Limits,
@@ -30,6 +30,8 @@ from spacy_latent.visualize.page import packaged, rules
 # Greatest height of a frame in a notebook in pixels. Longer content scrolls.
 HIGHEST = 900
 ROW = 34
+# Number of characters of the text in the heading.
+SHOWN = 300
 MEANING = (
     "What if? Each line forbids one part, or forces one that the structure lacks, and has the "
     "prediction that follows, with the points by which its probability is another. Open it to see "
@@ -198,26 +200,15 @@ def _percent(p: float) -> str:
 
 def _page(seen: Prediction, structures: Sequence[Markup]) -> str:
     script = packaged("isolate.js") + SCRIPT
-    own = settings_of(seen.doc)
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        script_policy(script),
-        tag("meta", name="viewport", content="width=device-width,initial-scale=1"),
-        tag("title", "Latent structures"),
-        tag("style", Markup(rules() + packaged("isolate.css") + RULES)),
-    )
-    body = tag(
-        "body",
-        tag("h1", tag("bdi", shorter(seen.doc.text))),
+    text, own = seen.doc.text, settings_of(seen.doc)
+    return script_page(
+        "Latent structures",
+        rules() + packaged("isolate.css") + RULES,
+        script,
+        tag("h1", tag("bdi", text if len(text) <= SHOWN else text[: SHOWN - 1] + "…")),
         tag("p", "Predicted: ", tag("b", _said(seen))),
         *structures,
-        tag("script", Markup(script)),
+        lang=own["lang"],
+        direction=own["direction"],
         class_="spacy-latent",
     )
-    html = tag("html", head, body, lang=own["lang"], dir=own["direction"])
-    return f"<!DOCTYPE html>\n{html}\n"
-
-
-def shorter(given: str, longest: int = 300) -> str:
-    return given if len(given) <= longest else given[: longest - 1] + "…"
