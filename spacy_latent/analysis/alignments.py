@@ -209,7 +209,6 @@ def build_alignment_scorer_v1(
     scores of :func:`score_alignment`. Reference and prediction must have the same tokens.
 
     Args:
-        component: its name in the pipeline.
         sure, possible: names of the references' links in ``doc._.latent``.
         multi_label: whether a text may have several categories.
     """

@@ -110,10 +110,8 @@ class TreeJudge:
         Args:
             text: number of its doc.
             words: number of its tokens that are no white space.
-            right: whether each head that is known is right.
-            labelled: whether the label is right, too.
-            whole: probability of the tree.
-            labelled_whole: probability with labels.
+            right, labelled: whether each head that is known is right, and its label, too.
+            whole, labelled_whole: probabilities of the tree, without and with labels.
             sentence: whether the sentence is one of the reference, see :func:`is_sentence`.
 
         Returns:

@@ -60,11 +60,10 @@ class Bin:
     Means and shares are NaN if the range has no predictions.
 
     Attributes:
-        low: lower end of the range.
-        high: upper end of the range.
+        low, high: ends of the range.
         said: mean probability.
         right: share of correct predictions.
-        right_low: lower end of the 95 % interval of ``right`` (Wilson 1927).
+        right_low, right_high: 95 % interval of ``right`` (Wilson 1927).
     """
 
     low: float

@@ -130,10 +130,6 @@ def skewness_factor(
     It is below 1 if texts are skewed to the left more than a binomial, whose skewness is in the
     bound of Clopper and Pearson already. Johnson (1978) widens an interval of z standard errors by
     (2z² + 1) / 6 of the skewness; the factor is the square of the one width over the other.
-
-    Args:
-        effective: effective number of predictions.
-        confidence: confidence of the lower bound.
     """
     precision, z = float(correct.mean()), NormalDist().inv_cdf(confidence)
     if precision in (0.0, 1.0) or z <= 0.0:

@@ -304,7 +304,6 @@ class Drop:
     """Difference before − after, with its 95 % interval by the paired bootstrap over texts.
 
     Attributes:
-        low: lower end of the interval.
         docs: number of texts that count.
         differ: number of these texts whose own score changes.
     """

@@ -49,7 +49,7 @@ class DocAnnotations(Mapping[str, LatentAnnotation]):
         return srsly.json_dumps(whole)
 
     def __repr__(self) -> str:
-        return f"{{{', '.join(f'{name!r}: {value!r}' for name, value in self.items())}}}"
+        return repr(dict(self))
 
 
 def restore(doc: Doc, value: object) -> None:

@@ -64,7 +64,6 @@ def draw_alignment(
 
     Args:
         known: True if probabilities are stored.
-        weight: Weight of the structure among its alternatives.
     """
     first, second = (widest(map(shortened, words), WORD) for words in (source, target))
     rows = max(len(source), len(target), 1)

@@ -59,7 +59,6 @@ def draw_brackets(
     """Draw a row of words with a bracket below each span; longer spans are lower.
 
     Args:
-        weight: Weight of the structure among its alternatives.
         counters: Counters to draw below the brackets; see
             :func:`spacy_latent.visualize.curves_svg.draw_curves`.
     """

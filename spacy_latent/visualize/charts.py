@@ -19,12 +19,7 @@ DASHES = (None, "6 3", "2 3", "8 3 2 3")
 
 
 def histogram(counts: Sequence[int], low: str, high: str) -> Markup:
-    """Return a histogram of the counts.
-
-    Args:
-        low: Label of the beginning of the axis.
-        high: Label of the end of the axis.
-    """
+    """Return a histogram of the counts, with ``low`` and ``high`` at the ends of the axis."""
     top, width, height = max(counts, default=0) or 1, 8, 26
     bars = [
         tag(

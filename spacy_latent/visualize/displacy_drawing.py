@@ -103,11 +103,21 @@ def _distances(drawings: list[dict[str, Any]], given: Mapping[str, Any]) -> dict
     return {"distance": distance, "arrow_spacing": 4, "offset_x": distance // 2}
 
 
-def no_structure_of(component: str, there: str) -> str:
-    return (
-        f"There is no latent structure of {component!r} on the doc; it has {there}. Was the doc "
-        f"made by the pipeline, with annotate other than 'none'? {INSIDE}"
-    )
+def drawn_components(doc: Doc, component: str | None) -> list[str]:
+    """Return the components whose structures are drawn: this one, or all that wrote any.
+
+    Raises:
+        LatentError: If this one wrote none.
+    """
+    if component is None:
+        return list(doc._.latent)
+    if component not in doc._.latent:
+        there = ", ".join(doc._.latent) or "nothing"
+        raise LatentError(
+            f"There is no latent structure of {component!r} on the doc; it has {there}. Was the "
+            f"doc made by the pipeline, with annotate other than 'none'? {INSIDE}"
+        )
+    return [component]
 
 
 def _style(drawing: dict[str, Any]) -> str:
@@ -127,17 +137,14 @@ def make_drawings(
 
     See :func:`spacy_latent.visualize.render` for the arguments.
     """
-    if component is not None and component not in doc._.latent:
-        there = ", ".join(doc._.latent) or "nothing"
-        raise LatentError(no_structure_of(component, there))
-    settings = settings_of(doc)
     drawings = []
-    for name in [component] if component else list(doc._.latent):
+    for name in drawn_components(doc, component):
         annotation = doc._.latent[name]
         for span in annotation.spans:
             drawings += _span_drawings(annotation, span, threshold, alternatives)
             if gold is not None and has_heads(gold) and "heads" in find_kind(span.kind).accessors:
                 drawings.append(_gold_drawing(gold, span))
+    settings = settings_of(doc)
     return [{**_harmless(drawing), "settings": settings} for drawing in drawings]
 
 

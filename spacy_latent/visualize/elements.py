@@ -87,11 +87,7 @@ def script_page(
     direction: str | None = None,
     class_: str | None = None,
 ) -> str:
-    """Return a whole page that has this script, if it is not empty, and loads nothing.
-
-    Args:
-        class_: Classes of the body.
-    """
+    """Return a page with this content, which may run this script and loads nothing."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),

@@ -88,31 +88,15 @@ def _controls(
     assessment: Assessment, layers: list[dict[str, str]], has_gold: bool, has_score: bool
 ) -> Markup:
     sorts = _orders(assessment, layers, has_gold, has_score)
-    select = [tag("option", label, value=value) for value, label in sorts]
     shows = [("all", "all docs"), ("right", "right ones"), ("wrong", "wrong ones")]
+    names = [(i, layer["name"]) for i, layer in enumerate(layers)]
     return tag(
         "div",
         tag("label", "Search", tag("input", id="query", type="search", placeholder="words")),
-        tag(
-            "label",
-            "Show",
-            tag("select", [tag("option", label, value=v) for v, label in shows], id="show"),
-        )
-        if has_score
-        else None,
-        tag("label", "Sort by", tag("select", select, id="sort")),
+        _choice("Show", "show", shows) if has_score else None,
+        _choice("Sort by", "sort", sorts),
         tag("button", "↑ rising", id="down", type="button", aria_pressed="false"),
-        tag(
-            "label",
-            "Layer",
-            tag(
-                "select",
-                [tag("option", layer["name"], value=i) for i, layer in enumerate(layers)],
-                id="layer",
-            ),
-        )
-        if len(layers) > 1
-        else None,
+        _choice("Layer", "layer", names) if len(layers) > 1 else None,
         tag(
             "label",
             tag("span", "Zoom ", tag("span", "100 %", id="percent")),
@@ -130,6 +114,11 @@ def _controls(
         class_="controls",
         role="search",
     )
+
+
+def _choice(label: str, name: str, options: Sequence[tuple[object, str]]) -> Markup:
+    chosen = [tag("option", text, value=value) for value, text in options]
+    return tag("label", label, tag("select", chosen, id=name))
 
 
 def _legend(layers: list[dict[str, str]], has_gold: bool) -> Markup | None:

@@ -71,7 +71,6 @@ def draw_highlights(
     Args:
         words: Each word with the white space after it.
         highlights: The highlights in order, without overlap.
-        weight: Weight of the structure among its alternatives.
     """
     listed = ", ".join(_said(words, mark) for mark in highlights if not mark.faint)
     count = sum(not mark.faint for mark in highlights)

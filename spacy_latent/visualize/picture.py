@@ -121,10 +121,9 @@ def row_ends(ends: Sequence[float], options: DrawingOptions) -> list[float]:
 
 
 def in_one_row(x: float, half: float, breaks: Sequence[float]) -> float:
-    """Return the middle of a label, moved so that no end of a row cuts the label.
+    """Return the middle ``x`` of a label, moved so that no end of a row cuts the label.
 
     Args:
-        x: The middle of the label.
         half: Half the width of the label.
         breaks: Positions at which rows end.
     """

@@ -237,13 +237,8 @@ def _confidence(name: str, found: EntityFigures) -> Markup:
         )
         for row in found.cuts
     ]
-    header = [
-        ("confidence", "number"),
-        (several, "number"),
-        ("precision", "number"),
-        "with 95 % interval",
-        ("recall", "number"),
-    ]
+    numbers = [(title, "number") for title in ("confidence", several, "precision", "recall")]
+    header = [*numbers[:3], "with 95 % interval", numbers[3]]
     diagram = tag(
         "figure",
         tag("figcaption", "The share that is right, by how probable they are said to be"),

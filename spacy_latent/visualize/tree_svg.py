@@ -73,7 +73,6 @@ def draw_tree(
 
     Args:
         below: Arcs below the words, such as the arcs of a gold tree.
-        weight: Weight of the structure among its alternatives.
         counters: Counters to draw below the tree; see
             :func:`spacy_latent.visualize.curves_svg.draw_curves`.
     """

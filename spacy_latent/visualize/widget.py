@@ -123,19 +123,15 @@ def explore(
     for one in structures:
         parts = one.parts()
         left = 0 if one.why_not else max(0, most - tried)
-        shown.append(_structure(seen, one, texts, parts[:left], len(parts)))
+        shown.append(_structure(one, texts, parts[:left], len(parts)))
         tried += min(left, len(parts))
     return Widget(_page(seen, shown), min(HIGHEST, 150 + 260 * len(structures) + ROW * tried))
 
 
 def _structure(
-    seen: Prediction,
-    one: PredictedStructure,
-    texts: Sequence[str],
-    parts: Sequence[PredictedPart],
-    count: int,
+    one: PredictedStructure, texts: Sequence[str], parts: Sequence[PredictedPart], count: int
 ) -> Markup:
-    rows = [_counterfactual(seen, one, texts, part) for part in parts]
+    rows = [_counterfactual(one, texts, part) for part in parts]
     note = one.why_not and f"This structure cannot be edited: {one.why_not}."
     if not note and len(parts) < count:
         note = f"{len(parts)} of {number_of(count, 'part')} were tried."
@@ -150,9 +146,8 @@ def _structure(
     )
 
 
-def _counterfactual(
-    seen: Prediction, one: PredictedStructure, texts: Sequence[str], part: PredictedPart
-) -> Markup:
+def _counterfactual(one: PredictedStructure, texts: Sequence[str], part: PredictedPart) -> Markup:
+    seen = one.seen
     place = ((one.span.start, part.part),)
     asked = Intervention(forbidden=place) if part.chosen else Intervention(forced=place)
     known = "" if part.probability is None else f" ({_percent(part.probability)})"
@@ -161,7 +156,7 @@ def _counterfactual(
         other = seen.pipeline.predict(texts, {one.key: asked})
     except NothingLeft:
         return tag("p", begun, "no structure is left")
-    same = next((s for s in other.structures() if (s.key, s.span.start) == one.place), None)
+    same = next((s for s in other.structures() if s.place == one.place), None)
     drawing = Markup("" if same is None else same.drawing())
     changed = _best(seen) != _best(other)
     outcome = _said(other, seen)
