@@ -77,7 +77,7 @@ def attachments(
         is_arc = (theirs != token) & known
         # theirs may be out of range for a token that does not count.
         inside = np.where(is_arc, theirs, 0)
-        either = is_arc & ((ours == theirs) | (ours[inside] == token)) if len(ours) else same
+        either = is_arc & ((ours == theirs) | (ours[inside] == token))
         directed.append((same.sum(), known.sum()))
         undirected.append((either.sum(), is_arc.sum()))
         if named is not None:

@@ -110,10 +110,10 @@ def error_by_chance(probabilities: Sequence[float], bins: int = 10) -> tuple[flo
 
 
 NOTHING_OUTSIDE = (
-    "No token of the texts is annotated as outside of entities: entities are marked, and of all "
-    "else the annotation is missing. So what is found elsewhere is neither right nor wrong, and "
-    "the precision cannot be known. Annotate some texts completely, as by doc.set_ents(entities, "
-    "default='outside') where these are all entities of a text."
+    "No token of the texts is annotated as outside of entities, so that what is found outside of "
+    "the marked ones is neither right nor wrong, and the precision cannot be known. Annotate some "
+    "texts completely: if these are all entities of a text, doc.set_ents(entities, "
+    "default='outside') says so."
 )
 
 
@@ -136,7 +136,7 @@ def left_out_in_words(name: str, found: JudgedEntities | EntityFigures) -> str:
     if missing <= LEFT_OUT * every:
         return ""
     return (
-        f"{said}Where annotators marked entities and little else, more of these are wrong than of "
+        f"{said}If annotators marked little else than entities, more of these are wrong than of "
         "the others, and precision and confidences come out too high. Take texts that are "
         "annotated completely."
     )

@@ -145,12 +145,12 @@ def of_mixtures(figures: LayerFigures) -> list[Verdict]:
     text = (
         f"SparseMAP's mixture has come down to one structure in {percent(alone.share)} of the "
         f"{figures.plural}. Its weight is 1 whatever the scores are, so that the scorer gets no "
-        "gradient from these: they are learned no further. "
+        "gradient and learns nothing more from these. "
     )
     if math.isfinite(alone.higher):
         text += (
-            f"With temperature = {alone.higher:g} half of them are mixtures of several again; here "
-            f"it is {alone.temperature:g}. Train with that, or with a schedule that ends lower."
+            f"At temperature = {alone.higher:g}, in place of {alone.temperature:g}, half of them "
+            "are mixtures of several again. Train with that, or with a schedule that ends lower."
         )
     else:
         text += "No temperature that was tried changes that: the scores are very large."

@@ -20,8 +20,8 @@ MEANINGS: dict[str, str] = {
     "tokens": "tokens that share a structure",
     "depth": "arcs, brackets or phrases, from the root to the deepest token",
     "left-branching": "share of arcs whose head comes later in the text",
-    "left splits": "share of a bracket's tokens, but two, that are in its left half: 1 where every "
-    "tree is left-branching, 0 where it is right-branching",
+    "left splits": "share of a bracket's tokens, except two, in its left half: 1 if every tree is "
+    "left-branching, 0 if it is right-branching",
     "root share": "share of tokens that are roots",
     "on the root": "share of tokens that are roots or hang on one",
     "arc length": "tokens from a head to its modifier",
@@ -41,8 +41,8 @@ MEANINGS: dict[str, str] = {
     "parts": "chosen parts",
     "entropy": "of p(z), in nats for each token",
     "relative entropy": "share of the entropy that all structures alike would have",
-    "effective number": "exp(entropy of a text): so many equally probable structures would be as "
-    "uncertain",
+    "effective number": "exp(entropy of a text): the number of equally probable structures that "
+    "would be as uncertain",
     "support": "structures that a prediction is composed of",
 }
 SHARES = frozenset(

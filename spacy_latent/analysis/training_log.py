@@ -77,9 +77,8 @@ def _from_table(lines: list[str]) -> list[Evaluation]:
             names = [name.lower() for name in re.split(r"\s{2,}", header[1].strip())]
             rows = []
         cells = line.split()
-        if names and len(cells) == len(names) + 2:
-            if not all(re.fullmatch(_NUMBER, cell) for cell in cells):
-                continue
+        are_numbers = all(re.fullmatch(_NUMBER, cell) for cell in cells)
+        if names and len(cells) == len(names) + 2 and are_numbers:
             row: Evaluation = {"step": int(float(cells[1])), "losses": {}, "scores": {}}
             for name, cell in zip(names, cells[2:]):
                 group = row["losses"] if name.startswith("loss ") else row["scores"]

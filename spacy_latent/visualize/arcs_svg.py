@@ -137,8 +137,6 @@ def draw_label(label: str, x: float, turn: float, up: int, soft: bool) -> str:
         turn: Height of the line of the label.
         up: −1 if the label is above the line, 1 if it is below.
     """
-    if not label:
-        return ""
     attributes = {
         "class": "displacy-label sl-number sl-soft" if soft else "displacy-label sl-number",
         "x": x,

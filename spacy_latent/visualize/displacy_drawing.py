@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
-from itertools import groupby, repeat
+from itertools import repeat
 from typing import Any
 
 from spacy import displacy
-from spacy.displacy.templates import TPL_FIGURE, TPL_PAGE
 from spacy.tokens import Doc
 
 from spacy_latent.annotations import Dependency, LatentAnnotation, SpanStructure
@@ -67,31 +66,17 @@ def render_with_displacy(
             f"style is {style!r}; these structures are drawn with {', '.join(sorted(found))}. "
             "Leave style out, or name a component."
         )
-    one_style = len(found) <= 1
-    markup = [
-        displacy.render(
-            list(group),
-            style=name,
-            page=page and one_style,
-            minify=minify,
-            jupyter=jupyter,
-            options={**_distances(drawings, theirs), **theirs},
-            manual=True,
-        )
-        for name, group in groupby(drawings, key=_style)
-    ]
-    if not markup:
-        if page and docs and not any(len(doc._.latent) for doc in docs):
-            raise LatentError(NO_STRUCTURE)
-        return displacy.render([], page=page, jupyter=jupyter, manual=True)
-    # In a notebook, displaCy shows its drawing and returns None.
-    if page and not one_style and None not in markup:
-        settings = drawings[0]["settings"]
-        figures = "".join(TPL_FIGURE.format(content=drawn) for drawn in markup)
-        return TPL_PAGE.format(
-            content=figures, lang=settings.get("lang", "en"), dir=settings.get("direction", "ltr")
-        )
-    return markup[0] if one_style else "".join(drawn or "" for drawn in markup)
+    if page and docs and not drawings and not any(len(doc._.latent) for doc in docs):
+        raise LatentError(NO_STRUCTURE)
+    return displacy.render(
+        drawings,
+        style=style,
+        page=page,
+        minify=minify,
+        jupyter=jupyter,
+        options={**_distances(drawings, theirs), **theirs},
+        manual=True,
+    )
 
 
 def _distances(drawings: list[dict[str, Any]], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -313,8 +313,8 @@ def weight_text(weight: float) -> str:
 # Meaning of the weights of alternatives, which depends on the estimator.
 WEIGHTS = (
     "Several structures of one text are alternatives. The weight of a structure is its probability "
-    "among all possible ones; of samples, and of an estimator that mixes a few structures, such as "
-    "SparseMAP, it is the share in the mixture."
+    "among all possible ones. For samples, and for an estimator that mixes a few structures, such "
+    "as SparseMAP, it is the share in the mixture."
 )
 
 

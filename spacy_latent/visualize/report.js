@@ -183,8 +183,8 @@
     return folded(root, ends, height);
   }
 
-  // The longest label of each root that ends before the next root; the title has all of it. Returns
-  // the width of the drawing, in which the last label fits.
+  // Give each root the longest label that ends before the next root; its title has all of it. Return
+  // a width of the drawing in which the last label fits.
   function labelRoots(arcs, middles, width, gold) {
     const roots = arcs.filter((arc) => arc.head < 0).sort((a, b) => a.modifier - b.modifier);
     const sized = (label) => ruler.measureText(label).width * 12 / 14 + 10;
@@ -203,7 +203,7 @@
     return width;
   }
 
-  // How many arcs each has below it: shorter ones whose stretch overlaps with its own.
+  // Give each arc the level above all shorter arcs that overlap with it. Return the highest level.
   function levels(arcs) {
     const sorted = arcs.filter((arc) => arc.head >= 0)
       .sort((a, b) => Math.abs(a.head - a.modifier) - Math.abs(b.head - b.modifier));
@@ -252,7 +252,7 @@
     return [svg("text", at, arc.percent + " %")];
   }
 
-  // Rows of a long text: what crosses the end of one runs on in the next. As visualize/picture.py.
+  // Rows of a long text, as in visualize/picture.py: arcs that cross the end of a row go on in the next.
   const LONG = 60, FOLD = 900;
   function folded(drawn, ends, height) {
     if (ends.length <= LONG) return drawn;

@@ -33,9 +33,8 @@ ROW = 34
 # Number of characters of the text in the heading.
 SHOWN = 300
 MEANING = (
-    "What if? Each line forbids one part, or forces one that the structure lacks, and has the "
-    "prediction that follows, with the points by which its probability is another. Open it to see "
-    "the structure."
+    "What if? Each line forbids one part, or forces one that the structure lacks. It shows the new "
+    "prediction, and the change of its probability in points. Open it to see the structure."
 )
 SCRIPT = """
 for (const node of document.querySelectorAll(".structure")) {
