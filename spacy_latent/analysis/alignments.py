@@ -209,7 +209,9 @@ def build_alignment_scorer_v1(
     scores of :func:`score_alignment`. Reference and prediction must have the same tokens.
 
     Args:
-        sure, possible: names of the references' links in ``doc._.latent``.
+        component: its name in the pipeline.
+        sure: name of the references' sure links in ``doc._.latent``.
+        possible: name of the references' possible links in ``doc._.latent``.
         multi_label: whether a text may have several categories.
     """
     align = partial(score_alignment, component=component, sure=sure, possible=possible)
