@@ -60,12 +60,6 @@ def nearest_head_word(words: Sequence[str], heading: frozenset[str]) -> list[int
     return heads
 
 
-def _no_controls(
-    words: Sequence[str], heading: frozenset[str], other: Sequence[str]
-) -> dict[str, np.ndarray]:
-    return {}
-
-
 def _control_heads(
     words: Sequence[str], heading: frozenset[str], other: Sequence[str]
 ) -> dict[str, np.ndarray]:
@@ -79,19 +73,19 @@ def _control_brackets(
     words: Sequence[str], heading: frozenset[str], other: Sequence[str]
 ) -> dict[str, np.ndarray]:
     rng = random.Random(0)
-    names = ("left-branching", "right-branching", "balanced")
-    brackets = {name: BINARY_CONTROLS[name](words, rng) for name in names}
     return {
-        name: np.array(spans, dtype="int64").reshape(-1, 2) - [0, 1]
-        for name, spans in brackets.items()
+        name: np.array(BINARY_CONTROLS[name](words, rng), dtype="int64").reshape(-1, 2) - [0, 1]
+        for name in ("left-branching", "right-branching", "balanced")
     }
 
 
 def _control_links(
     words: Sequence[str], heading: frozenset[str], other: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    links = {name: control(words, other) for name, control in ALIGNMENT_CONTROLS.items()}
-    return {name: np.array(cells).reshape(-1, 2) for name, cells in links.items()}
+    return {
+        name: np.array(control(words, other)).reshape(-1, 2)
+        for name, control in ALIGNMENT_CONTROLS.items()
+    }
 
 
 def common_parts(kind: str, ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
@@ -125,10 +119,6 @@ def _common_brackets(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float
 
 def _common(first: Set[Part], second: Set[Part]) -> tuple[float, float]:
     return 2.0 * len(first & second), float(len(first) + len(second))
-
-
-def _comparable(decoded: np.ndarray) -> np.ndarray:
-    return decoded
 
 
 def tag_information(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> float:
@@ -216,7 +206,12 @@ def agreement(
     return (shared / parts if parts else float("nan")), compared
 
 
-complete_kind(PARTS, controls=_no_controls, comparable=_comparable, common=_common_rows)
+complete_kind(
+    PARTS,
+    controls=lambda words, heading, other: {},
+    comparable=lambda decoded: decoded,
+    common=_common_rows,
+)
 complete_kind("heads", controls=_control_heads, comparable=own_heads, common=_common_by_place)
 complete_kind("spans", controls=_control_brackets, common=_common_brackets)
 complete_kind("cells", controls=_control_links)

@@ -174,9 +174,7 @@ def score_alignment(
 ) -> dict[str, float]:
     """Score the alignments of ``component`` against the reference annotations.
 
-    Args:
-        sure: name of the reference annotation of sure links.
-        possible: name of the reference annotation of possible links.
+    The arguments ``sure`` and ``possible`` name the reference annotations.
 
     Returns:
         ``latent_align_p``, ``latent_align_r``, ``latent_align_f`` and ``latent_align_error``, see

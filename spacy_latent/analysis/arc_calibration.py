@@ -110,10 +110,8 @@ class TreeJudge:
         Args:
             text: number of its doc.
             words: number of its tokens that are no white space.
-            right: whether each head that is known is right.
-            labelled: whether the label is right, too.
-            whole: probability of the tree.
-            labelled_whole: probability with labels.
+            right, labelled: whether each head that is known is right, and its label, too.
+            whole, labelled_whole: probabilities of the tree, without and with labels.
             sentence: whether the sentence is one of the reference, see :func:`is_sentence`.
 
         Returns:
@@ -166,13 +164,9 @@ def judged_arcs(examples: Iterable[Example], component: str) -> dict[str, Judged
                 with_label = right and (not head or label == labels[i])
                 rights.append(right)
                 labelled_rights.append(with_label)
-                rows = (
-                    (arcs, sure.get((head, m + 1), 0.0), right),
-                    (labelled, both.get((head, m + 1, place), 0.0), with_label),
-                )
-                for found, probability, is_right in rows:
-                    distance = abs(head - m - 1) if head else 0
-                    found.add(probability, is_right, number, label, distance)
+                where = number, label, abs(head - m - 1) if head else 0
+                arcs.add(sure.get((head, m + 1), 0.0), right, *where)
+                labelled.add(both.get((head, m + 1, place), 0.0), with_label, *where)
             whole = span.whole_probability, span.labelled_whole_probability
             if whole[0] is None or whole[1] is None:
                 lacking = True

@@ -77,7 +77,7 @@ def attachments(
         is_arc = (theirs != token) & known
         # theirs may be out of range for a token that does not count.
         inside = np.where(is_arc, theirs, 0)
-        either = is_arc & ((ours == theirs) | (ours[inside] == token)) if len(ours) else same
+        either = is_arc & ((ours == theirs) | (ours[inside] == token))
         directed.append((same.sum(), known.sum()))
         undirected.append((either.sum(), is_arc.sum()))
         if named is not None:
@@ -315,6 +315,16 @@ def score_trees(
         ``latent_uas``, 0 to 1. The dict is empty if no example has reference heads and a latent
         tree.
     """
+    references, predicted = judged_trees(examples, component)
+    gold = [tree.heads for tree in references]
+    share = attachment(predicted, gold, without_labels(references, ignore_labels))
+    return {} if np.isnan(share) else {"latent_uas": share}
+
+
+def judged_trees(
+    examples: Iterable[Example], component: str
+) -> tuple[list[ReferenceTree], list[np.ndarray]]:
+    """Return the references of the texts that ``component`` annotated, and its heads in them."""
     references, predicted = [], []
     for example in examples:
         annotation = example.predicted._.latent.get(component)
@@ -322,9 +332,7 @@ def score_trees(
         if annotation is not None and tree is not None:
             references.append(tree)
             predicted.append(tree.moved(annotation.heads))
-    gold = [tree.heads for tree in references]
-    share = attachment(predicted, gold, without_labels(references, ignore_labels))
-    return {} if np.isnan(share) else {"latent_uas": share}
+    return references, predicted
 
 
 def build_attachment_scorer_v2(

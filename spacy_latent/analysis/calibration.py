@@ -60,11 +60,10 @@ class Bin:
     Means and shares are NaN if the range has no predictions.
 
     Attributes:
-        low: lower end of the range.
-        high: upper end of the range.
+        low, high: ends of the range.
         said: mean probability.
         right: share of correct predictions.
-        right_low: lower end of the 95 % interval of ``right`` (Wilson 1927).
+        right_low, right_high: 95 % interval of ``right`` (Wilson 1927).
     """
 
     low: float
@@ -111,10 +110,10 @@ def error_by_chance(probabilities: Sequence[float], bins: int = 10) -> tuple[flo
 
 
 NOTHING_OUTSIDE = (
-    "No token of the texts is annotated as outside of entities: entities are marked, and of all "
-    "else the annotation is missing. So what is found elsewhere is neither right nor wrong, and "
-    "the precision cannot be known. Annotate some texts completely, as by doc.set_ents(entities, "
-    "default='outside') where these are all entities of a text."
+    "No token of the texts is annotated as outside of entities, so that what is found outside of "
+    "the marked ones is neither right nor wrong, and the precision cannot be known. Annotate some "
+    "texts completely: if these are all entities of a text, doc.set_ents(entities, "
+    "default='outside') says so."
 )
 
 
@@ -137,7 +136,7 @@ def left_out_in_words(name: str, found: JudgedEntities | EntityFigures) -> str:
     if missing <= LEFT_OUT * every:
         return ""
     return (
-        f"{said}Where annotators marked entities and little else, more of these are wrong than of "
+        f"{said}If annotators marked little else than entities, more of these are wrong than of "
         "the others, and precision and confidences come out too high. Take texts that are "
         "annotated completely."
     )
@@ -170,9 +169,7 @@ class EntityFigures:
         chance_high: 95 % quantile of the error by chance.
         bins: ranges of the reliability diagram.
         cuts: results of dropping the less probable entities.
-        unannotated: see :class:`JudgedEntities`.
-        outside_known: see :class:`JudgedEntities`.
-        noun: see :class:`JudgedEntities`.
+        unannotated, outside_known, noun: see :class:`JudgedEntities`.
     """
 
     found: int

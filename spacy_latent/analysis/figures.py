@@ -64,10 +64,9 @@ class TaskFigures:
 
 @dataclass
 class OtherScore:
-    """Value of a measure of another pipeline.
+    """Value of a measure of another pipeline, with its 95 % interval.
 
     Attributes:
-        low: lower end of its 95 % interval.
         drop: loss from replacing the first pipeline's predictions with the predictions of this one.
     """
 
@@ -89,7 +88,6 @@ class RandomStructures:
         docs: number of texts that count.
         draws: number of random structures drawn for each text.
         mixture: score of the unchanged predictions, if they are composed of several structures.
-        chance: most frequent label and its score.
         differ: number of texts whose score changes with random structures.
         mixture_low: lower end of the interval of ``mixture``.
     """
@@ -137,8 +135,7 @@ class ControlScore:
     """Values of a measure over the trainings of a control.
 
     Attributes:
-        value: mean over trainings.
-        low: lower end of its interval over texts.
+        value: mean over trainings, with its interval over texts.
         seeds: score of each training.
         difference: lead of the pipeline over the control, with its interval.
         spread: two standard deviations of the difference between trainings, NaN if each has only
@@ -287,7 +284,6 @@ class LayerFigures:
         tag_shares: share of tokens by number of the tag.
         by_length: share of tokens whose part the length of the text determines, and number of
             tokens examined.
-        reference: agreement with references, None without any.
         alone: single structures of SparseMAP's mixtures, None for other estimators.
         docs: number of texts that have structures.
     """

@@ -31,10 +31,6 @@ def of_shape(figures: LayerFigures) -> Iterator[Verdict]:
         yield Verdict("warning", "one-tag", text)
 
 
-def _no_judgement(figures: LayerFigures) -> list[Verdict]:
-    return []
-
-
 def _judge_heads(figures: LayerFigures) -> list[Verdict]:
     share = figures.flat_share
     if share is None or not share >= NEARLY:
@@ -96,11 +92,12 @@ CONTROLS_OF_BRACKETS = {
     "balanced": "Every tree is nearly the balanced one, which looks at no word: {share} "
     "of its brackets are its.",
 }
-complete_kind(PARTS, judge=_no_judgement)
+complete_kind(PARTS, judge=lambda figures: [])
 complete_kind("heads", judge=_judge_heads, control_words=CONTROLS_OF_HEADS)
 complete_kind("items", judge=_judge_items)
 complete_kind("segments", judge=_judge_segments)
-complete_kind("phrases", judge=_no_judgement)
+# Phrases are like segments, but a text may be a single one.
+complete_kind("phrases", judge=lambda figures: [])
 complete_kind("cells", judge=_judge_cells)
 complete_kind("arcs", judge=_judge_arcs)
 complete_kind("spans", control_words=CONTROLS_OF_BRACKETS)
@@ -148,12 +145,12 @@ def of_mixtures(figures: LayerFigures) -> list[Verdict]:
     text = (
         f"SparseMAP's mixture has come down to one structure in {percent(alone.share)} of the "
         f"{figures.plural}. Its weight is 1 whatever the scores are, so that the scorer gets no "
-        "gradient from these: they are learned no further. "
+        "gradient and learns nothing more from these. "
     )
     if math.isfinite(alone.higher):
         text += (
-            f"With temperature = {alone.higher:g} half of them are mixtures of several again; here "
-            f"it is {alone.temperature:g}. Train with that, or with a schedule that ends lower."
+            f"At temperature = {alone.higher:g}, in place of {alone.temperature:g}, half of them "
+            "are mixtures of several again. Train with that, or with a schedule that ends lower."
         )
     else:
         text += "No temperature that was tried changes that: the scores are very large."

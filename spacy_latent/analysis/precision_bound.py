@@ -9,6 +9,9 @@ jackknife. It is reduced further if texts are skewed to the left, such as by a f
 are worse (Johnson 1978). Texts count as independent, and as drawn from the same source as the
 texts on which the threshold is used. A text is a doc, or a document of several docs if they name
 it (:mod:`spacy_latent.analysis.independent_texts`).
+
+Functions get N predictions as two arrays: ``correct``, ``(N,)`` bool, and ``texts``, ``(N,)`` int,
+the number from 0 of the text of each prediction.
 """
 
 from __future__ import annotations
@@ -100,8 +103,6 @@ def effective_number(correct: np.ndarray, texts: np.ndarray, correlation: float 
     most the number of predictions.
 
     Args:
-        correct: ``(N,)`` bool.
-        texts: ``(N,)`` int from 0, number of the text of each prediction.
         correlation: correlation of predictions of one text, see :func:`correlation_within`.
     """
     effect, typical = _design_effect(correct, texts)
@@ -129,12 +130,6 @@ def skewness_factor(
     It is below 1 if texts are skewed to the left more than a binomial, whose skewness is in the
     bound of Clopper and Pearson already. Johnson (1978) widens an interval of z standard errors by
     (2z² + 1) / 6 of the skewness; the factor is the square of the one width over the other.
-
-    Args:
-        correct: ``(N,)`` bool.
-        texts: ``(N,)`` int from 0, number of the text of each prediction.
-        effective: effective number of predictions.
-        confidence: confidence of the lower bound.
     """
     precision, z = float(correct.mean()), NormalDist().inv_cdf(confidence)
     if precision in (0.0, 1.0) or z <= 0.0:
@@ -152,10 +147,6 @@ def correlation_within(correct: np.ndarray, texts: np.ndarray) -> float:
     """Return the correlation of being right of two predictions of one text, from 0 to 1.
 
     It is 1 if it cannot be told: if all are right, or all wrong.
-
-    Args:
-        correct: ``(N,)`` bool.
-        texts: ``(N,)`` int from 0, number of the text of each prediction.
     """
     effect, typical = _design_effect(correct, texts)
     if effect is None or typical <= 1.0:
@@ -240,7 +231,7 @@ def tests_of(
     made: list[ThresholdTest] = []
     for end in np.unique(ends[np.searchsorted(ends, wanted - 1e-6)]).tolist():
         right, count = _effective_counts(correct[:end], texts[:end], shared, confidence)
-        # That is, the lower bound is at least the precision.
+        # The lower bound is at least the precision.
         passed = right > 0 and _log_tail(right, count, precision) <= math.log1p(-confidence)
         threshold = 0.0 if end == len(said) else float(said[end - 1 : end + 1].mean())
         made.append(ThresholdTest(threshold, right, count, passed))
@@ -250,12 +241,7 @@ def tests_of(
 
 
 def bound_of_all(found: JudgedEntities, confidence: float) -> float:
-    """Return the lower bound of the precision of all predictions, without a threshold.
-
-    Args:
-        found: predictions, at least one.
-        confidence: confidence of the bound, in (0, 1).
-    """
+    """Return the lower bound of the precision of all predictions, at least one, at no threshold."""
     correct = np.asarray(found.correct, dtype=bool)
     texts = _texts_of(found)
     counts = _effective_counts(correct, texts, correlation_within(correct, texts), confidence)

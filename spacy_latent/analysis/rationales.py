@@ -30,11 +30,11 @@ MATCH = 0.5
 
 def rationale_words(doc: Doc, spans_key: str = KEY) -> np.ndarray:
     """Return a mask of the tokens in ``doc.spans[spans_key]``, ``(len(doc),)`` bool."""
-    words = np.zeros(len(doc), dtype=bool)
-    if spans_key in doc.spans:
-        for span in doc.spans[spans_key]:
-            words[span.start : span.end] = True
-    return words
+    return _mask_of_spans(len(doc), doc.spans.get(spans_key, ()))
+
+
+def _mask_of_spans(count: int, spans: Iterable[Span]) -> np.ndarray:
+    return mask_of(count, (i for span in spans for i in range(span.start, span.end)))
 
 
 # ---------------------------------------------------------------- agreement with people
@@ -181,11 +181,7 @@ def _best(cats: dict[str, float]) -> str:
 
 
 def doc_of_words(doc: Doc, words: np.ndarray) -> Doc:
-    """Return a new doc of the chosen words.
-
-    Args:
-        words: mask of the words, ``(len(doc),)`` bool.
-    """
+    """Return a new doc of the words in a mask, ``(len(doc),)`` bool."""
     kept = [token for token in doc if words[token.i]]
     spaces = [bool(token.whitespace_) for token in kept]
     return Doc(doc.vocab, words=[token.text for token in kept], spaces=spaces)
@@ -229,12 +225,8 @@ class RationaleReport:
     Attributes:
         rate: share of the words that are chosen.
         spans: runs of words for each doc.
-        token_f: see :class:`Agreement`; None without a reference.
-        iou_f: see :class:`Agreement`; None without a reference.
-        comprehensiveness: see :class:`Erasure`.
-        sufficiency: see :class:`Erasure`.
-        accuracy: see :class:`Erasure`.
-        alone: see :class:`Erasure`.
+        token_f, iou_f: see :class:`Agreement`; None without a reference.
+        comprehensiveness, sufficiency, accuracy, alone: see :class:`Erasure`.
     """
 
     rate: float
@@ -344,12 +336,9 @@ def score_rationales(
 
 def _aligned(example: Example, key: str) -> np.ndarray:
     """Return the reference's rationale in the tokens of the prediction."""
-    words = np.zeros(len(example.predicted), dtype=bool)
-    if key in example.reference.spans:
-        spans: list[Span] = list(example.reference.spans[key])
-        for span in example.get_aligned_spans_y2x(spans, allow_overlap=True):
-            words[span.start : span.end] = True
-    return words
+    spans = list(example.reference.spans.get(key, ()))
+    aligned = example.get_aligned_spans_y2x(spans, allow_overlap=True) if spans else ()
+    return _mask_of_spans(len(example.predicted), aligned)
 
 
 def build_rationale_scorer_v1(

@@ -105,7 +105,6 @@ def judged_spans(examples: Iterable[Example], key: str) -> JudgedEntities:
 
     Args:
         examples: docs with ``attrs["scores"]`` in the group, and their references.
-        key: name of the group in ``doc.spans``.
     """
     judge = SpanJudge(key)
     for example in examples:

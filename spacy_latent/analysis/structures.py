@@ -20,8 +20,8 @@ MEANINGS: dict[str, str] = {
     "tokens": "tokens that share a structure",
     "depth": "arcs, brackets or phrases, from the root to the deepest token",
     "left-branching": "share of arcs whose head comes later in the text",
-    "left splits": "share of a bracket's tokens, but two, that are in its left half: 1 where every "
-    "tree is left-branching, 0 where it is right-branching",
+    "left splits": "share of a bracket's tokens, except two, in its left half: 1 if every tree is "
+    "left-branching, 0 if it is right-branching",
     "root share": "share of tokens that are roots",
     "on the root": "share of tokens that are roots or hang on one",
     "arc length": "tokens from a head to its modifier",
@@ -41,8 +41,8 @@ MEANINGS: dict[str, str] = {
     "parts": "chosen parts",
     "entropy": "of p(z), in nats for each token",
     "relative entropy": "share of the entropy that all structures alike would have",
-    "effective number": "exp(entropy of a text): so many equally probable structures would be as "
-    "uncertain",
+    "effective number": "exp(entropy of a text): the number of equally probable structures that "
+    "would be as uncertain",
     "support": "structures that a prediction is composed of",
 }
 SHARES = frozenset(
@@ -65,10 +65,9 @@ def structure_statistics(span: SpanStructure) -> dict[str, float]:
     The names are those of :data:`MEANINGS` or of the kind, which selects them. Numbers that a
     structure does not have are left out, such as the arc length of a single token.
     """
-    found: dict[str, Any] = {"tokens": len(span)}
     kind = find_kind(span.kind)
-    numbers = kind.statistics(np.asarray(span.decoded), len(span))
-    found.update(kind.said("statistics", numbers))
+    numbers = kind.said("statistics", kind.statistics(np.asarray(span.decoded), len(span)))
+    found = {"tokens": len(span), **numbers}
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
@@ -108,13 +107,13 @@ def _heads(decoded: np.ndarray, n: int) -> dict[str, Any]:
     heads = np.where(without_cycles(heads) < 0, own, heads)
     tree = tree_statistics(heads)
     is_root = heads == own
-    some = n > 1
+    has_arcs = not is_root.all()
     return {
         "depth": tree.depth,
-        "left-branching": tree.left_branching if not is_root.all() else None,
+        "left-branching": tree.left_branching if has_arcs else None,
         "root share": tree.root_share if n else None,
-        "on the root": float(is_root[heads].mean()) if some else None,
-        "arc length": tree.arc_length if not is_root.all() else None,
+        "on the root": float(is_root[heads].mean()) if n > 1 else None,
+        "arc length": tree.arc_length if has_arcs else None,
     }
 
 
@@ -199,23 +198,7 @@ def _cells(decoded: np.ndarray, n: int) -> dict[str, Any]:
     }
 
 
-def _parts(decoded: np.ndarray, n: int) -> dict[str, Any]:
-    return {"parts": len(decoded)}
-
-
 # ---------------------------------------------------------------- numbers for each token
-
-
-def _no_numbers(decoded: np.ndarray, n: int) -> None:
-    return None
-
-
-def _heads_by_token(decoded: np.ndarray, n: int) -> np.ndarray:
-    return own_heads(decoded)
-
-
-def _tags_by_token(decoded: np.ndarray, n: int) -> np.ndarray:
-    return np.ravel(decoded)
 
 
 def _items_by_token(decoded: np.ndarray, n: int) -> np.ndarray:
@@ -232,12 +215,14 @@ def _brackets_by_token(decoded: np.ndarray, n: int) -> np.ndarray:
     return each
 
 
-complete_kind(PARTS, statistics=_parts, numbers=_no_numbers)
-complete_kind("heads", statistics=_heads, numbers=_heads_by_token)
+complete_kind(
+    PARTS, statistics=lambda decoded, n: {"parts": len(decoded)}, numbers=lambda decoded, n: None
+)
+complete_kind("heads", statistics=_heads, numbers=lambda decoded, n: own_heads(decoded))
 complete_kind("spans", statistics=_spans, numbers=_brackets_by_token)
 complete_kind("arcs", statistics=_arcs)
 complete_kind("items", statistics=_items, numbers=_items_by_token)
-complete_kind("tags", statistics=_tags, numbers=_tags_by_token)
+complete_kind("tags", statistics=_tags, numbers=lambda decoded, n: np.ravel(decoded))
 complete_kind("segments", statistics=_segments)
 complete_kind("phrases", statistics=_phrases)
 complete_kind("cells", statistics=_cells)
@@ -258,9 +243,9 @@ def distribution(
     if is_share(name, kind):
         low, high = 0.0, max(1.0, high)
     counts, _ = np.histogram(array, BINS, (low, high if high > low else low + 1.0))
-    first, middle, third = (float(q) for q in np.quantile(array, [0.25, 0.5, 0.75]))
-    mean, histogram = float(array.mean()), [int(count) for count in counts]
-    return Statistic(mean, (first, middle, third), low, high, histogram, len(array))
+    first, middle, third = np.quantile(array, [0.25, 0.5, 0.75]).tolist()
+    quartiles = first, middle, third
+    return Statistic(float(array.mean()), quartiles, low, high, counts.tolist(), len(array))
 
 
 BLOCKS = "▁▂▃▄▅▆▇█"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from spacy.language import Language
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Span
 from spacy.training import Example
 
 ROUNDS = 1000
@@ -22,6 +23,7 @@ UNSEEN = 3
 # Scores of one text that differ by less are the same.
 SAME = 1e-9
 
+# Function from summed counts, ``(..., c)``, to scores, ``(...)``.
 Value = Callable[[np.ndarray], np.ndarray]
 
 
@@ -43,7 +45,6 @@ class Measure:
 
     Attributes:
         count: function that returns the counts of one text, as many as ``value`` takes.
-        value: function that returns the scores of summed counts.
     """
 
     name: str
@@ -61,19 +62,16 @@ def find_measures(nlp: Language, examples: Sequence[Example]) -> list[Measure]:
     found: dict[str, Measure] = {}
     for name, pipe in nlp.pipeline:
         for assigned in nlp.get_pipe_meta(name).assigns:
-            for measure in _MEASURES.get(assigned, _none)(name, pipe, examples):
+            measure = _MEASURES[assigned](pipe, examples) if assigned in _MEASURES else None
+            if measure is not None:
                 found.setdefault(measure.name, measure)
     return list(found.values())
 
 
-def _none(name: str, pipe: Any, examples: Sequence[Example]) -> list[Measure]:
-    return []
-
-
-def _cats(name: str, pipe: Any, examples: Sequence[Example]) -> list[Measure]:
+def _cats(pipe: Any, examples: Sequence[Example]) -> Measure | None:
     gold = [example.reference.cats for example in examples if example.reference.cats]
     if not gold:
-        return []
+        return None
     cfg = getattr(pipe, "cfg", {})
     low, high = cfg.get("score_range") or (0.0, 1.0)
     values = {value for cats in gold for value in cats.values()}
@@ -88,9 +86,9 @@ def _cats(name: str, pipe: Any, examples: Sequence[Example]) -> list[Measure]:
             error = sum(abs(ours - theirs) for ours, theirs in pairs) / (high - low)
             return len(pairs) - error, len(pairs)
 
-        return [Measure("1 − mean absolute error", closeness, accuracy)]
+        return Measure("1 − mean absolute error", closeness, accuracy)
     if all(sum(cats.values()) == 1.0 for cats in gold):
-        return [Measure("accuracy", _right_category, accuracy)]
+        return Measure("accuracy", _right_category, accuracy)
     threshold = cfg.get("threshold", 0.5)
 
     def labels(example: Example) -> Sequence[float]:
@@ -100,7 +98,7 @@ def _cats(name: str, pipe: Any, examples: Sequence[Example]) -> list[Measure]:
         predicted &= set(example.reference.cats)
         return len(predicted & theirs), len(predicted), len(theirs)
 
-    return [Measure("F1 of the labels", labels, f_score)]
+    return Measure("F1 of the labels", labels, f_score)
 
 
 def _right_category(example: Example) -> Sequence[float]:
@@ -142,51 +140,45 @@ def majority_share(examples: Sequence[Example]) -> tuple[str, float]:
     return best, labels.count(best) / len(labels)
 
 
-def _span_sets(read: Callable[[Doc], set[tuple[Any, ...]]], label: str) -> Measure:
+def _f1_of_spans(name: str, read: Callable[[Doc], Iterable[Span]]) -> Measure:
     def count(example: Example) -> Sequence[float]:
-        ours, theirs = read(example.predicted), read(example.reference)
+        ours, theirs = (
+            {(span.start_char, span.end_char, span.label_) for span in read(doc)}
+            for doc in (example.predicted, example.reference)
+        )
         return len(ours & theirs), len(ours), len(theirs)
 
-    return Measure(label, count, f_score)
+    return Measure(name, count, f_score)
 
 
-def _ents(name: str, pipe: Any, examples: Sequence[Example]) -> list[Measure]:
+def _ents(pipe: Any, examples: Sequence[Example]) -> Measure | None:
     if not any(example.reference.has_annotation("ENT_IOB") for example in examples):
-        return []
-
-    def read(doc: Doc) -> set[tuple[Any, ...]]:
-        return {(span.start_char, span.end_char, span.label_) for span in doc.ents}
-
-    return [_span_sets(read, "F1 of the entities")]
+        return None
+    return _f1_of_spans("F1 of the entities", lambda doc: doc.ents)
 
 
-def _spans(name: str, pipe: Any, examples: Sequence[Example]) -> list[Measure]:
+def _spans(pipe: Any, examples: Sequence[Example]) -> Measure | None:
     key = getattr(pipe, "key", None)
     if key is None or not any(key in example.reference.spans for example in examples):
-        return []
-
-    def read(doc: Doc) -> set[tuple[Any, ...]]:
-        spans = doc.spans[key] if key in doc.spans else ()
-        return {(span.start_char, span.end_char, span.label_) for span in spans}
-
-    return [_span_sets(read, "F1 of the spans")]
+        return None
+    return _f1_of_spans("F1 of the spans", lambda doc: doc.spans.get(key, ()))
 
 
-def _tags(name: str, pipe: Any, examples: Sequence[Example]) -> list[Measure]:
+def _tags(pipe: Any, examples: Sequence[Example]) -> Measure | None:
     if not any(example.reference.has_annotation("TAG") for example in examples):
-        return []
+        return None
 
     def count(example: Example) -> Sequence[float]:
         gold = example.get_aligned("TAG", as_string=True)
         pairs = [(token.tag_, tag) for token, tag in zip(example.predicted, gold) if tag]
         return sum(ours == tag for ours, tag in pairs), len(pairs)
 
-    return [Measure("accuracy of the tags", count, accuracy)]
+    return Measure("accuracy of the tags", count, accuracy)
 
 
-def _parse(name: str, pipe: Any, examples: Sequence[Example]) -> list[Measure]:
+def _parse(pipe: Any, examples: Sequence[Example]) -> Measure | None:
     if not any(example.reference.has_annotation("HEAD") for example in examples):
-        return []
+        return None
 
     def count(example: Example) -> Sequence[float]:
         heads, relations = example.get_aligned_parse(projectivize=False)
@@ -197,10 +189,10 @@ def _parse(name: str, pipe: Any, examples: Sequence[Example]) -> list[Measure]:
         ]
         return sum(known), len(known)
 
-    return [Measure("labelled attachment of the parser", count, accuracy)]
+    return Measure("labelled attachment of the parser", count, accuracy)
 
 
-_MEASURES: dict[str, Callable[[str, Any, Sequence[Example]], list[Measure]]] = {
+_MEASURES: dict[str, Callable[[Any, Sequence[Example]], Measure | None]] = {
     "doc.cats": _cats,
     "doc.ents": _ents,
     "doc.spans": _spans,
@@ -209,16 +201,10 @@ _MEASURES: dict[str, Callable[[str, Any, Sequence[Example]], list[Measure]]] = {
 }
 
 
-def resampled(
-    values: Callable[[np.ndarray], np.ndarray], counts: np.ndarray, seed: int
-) -> np.ndarray:
-    """Return ``values`` of the summed counts of :data:`ROUNDS` resamples of the D texts.
+def resampled(values: Value, counts: np.ndarray, seed: int) -> np.ndarray:
+    """Return the scores of :data:`ROUNDS` resamples of the D texts, from counts ``(D, c)``.
 
     Texts are drawn with replacement (Efron 1979).
-
-    Args:
-        values: function of summed counts ``(R, c)``.
-        counts: ``(D, c)``.
     """
     weights = _weights(len(counts), seed)
     parts = [values(weights[i : i + CHUNK] @ counts) for i in range(0, ROUNDS, CHUNK)]
@@ -244,10 +230,7 @@ def interval(value: Value, counts: np.ndarray, seed: int = 0) -> tuple[float, fl
     The interval comes from the bootstrap over texts. If nearly all texts are alike, the rule of
     three widens it.
     """
-    if not len(counts):
-        return float("nan"), float("nan"), float("nan")
-    ends = _percentiles(resampled(value, counts, seed))
-    return _score(value, counts, float(value(counts.sum(0))), *ends)
+    return intervals([counts], seed, value)[0]
 
 
 def _score(
@@ -267,12 +250,9 @@ def _score(
 
 
 def _margin(own: np.ndarray) -> float:
-    """Return the largest change of a mean by texts that were not seen.
+    """Return the largest change of the mean of these numbers by texts that were not seen.
 
     It is 0 if at least :data:`UNSEEN` of the seen texts differ from the median.
-
-    Args:
-        own: a number of each text, ``(D,)``.
     """
     if not len(own) or (np.abs(own - np.median(own)) > SAME).sum() >= UNSEEN:
         return 0.0
@@ -286,11 +266,10 @@ def intervals(
 
     Args:
         counts: several counts ``(D, c)`` of the same texts.
-        value: function that returns scores of summed counts.
     """
     both = np.stack(counts, 1)
     if not len(both):
-        return [(float("nan"), float("nan"), float("nan")) for _ in counts]
+        return [(math.nan, math.nan, math.nan) for _ in counts]
     shape = both.shape[1:]
 
     def values(totals: np.ndarray) -> np.ndarray:
@@ -325,7 +304,6 @@ class Drop:
     """Difference before − after, with its 95 % interval by the paired bootstrap over texts.
 
     Attributes:
-        low: lower end of the interval.
         docs: number of texts that count.
         differ: number of these texts whose own score changes.
     """
@@ -340,19 +318,14 @@ class Drop:
 
 
 def paired_drop(value: Value, before: np.ndarray, after: np.ndarray, seed: int = 0) -> Drop:
-    """Return the difference of two scores of the same texts.
+    """Return the difference of two scores of the same texts, from counts ``(D, c)``.
 
     If nearly all texts are alike, and no text is better or no text is worse, the rule of three
     widens the interval.
-
-    Args:
-        value: function that returns scores of summed counts.
-        before: counts ``(D, c)``.
-        after: counts ``(D, c)``.
     """
     if not len(before):
-        nothing = float("nan")
-        return Drop(nothing, nothing, nothing, nothing, nothing, docs=0, differ=0)
+        nan = math.nan
+        return Drop(nan, nan, nan, nan, nan, docs=0, differ=0)
     width = before.shape[1]
 
     def differences(totals: np.ndarray) -> np.ndarray:

@@ -18,9 +18,8 @@ class ThresholdResult:
     """Result of dropping the entities less probable than ``threshold``.
 
     Attributes:
-        threshold: the least probability of a kept entity.
         precision: share of the kept entities that is correct, NaN if none is kept.
-        low: lower end of the 95 % interval of the precision.
+        low, high: 95 % interval of the precision.
         recall: share of the gold entities that is kept, NaN without gold entities.
     """
 

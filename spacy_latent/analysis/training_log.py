@@ -32,17 +32,13 @@ def read_training_log(path: Path) -> list[Evaluation]:
     Raises:
         LatentError: if the file does not exist or has no evaluations.
     """
-    if not path.is_file():
-        raise LatentError(
-            f"{path} does not exist. Give a file that 'spacy train' printed to, or the output_file "
-            "of spacy.ConsoleLogger.v3."
-        )
-    lines = forgiving_lines(path)
+    lines = forgiving_lines(path) if path.is_file() else []
     rows = _from_json(lines) or _from_table(lines)
     if not rows:
+        problem = "holds no evaluations" if path.is_file() else "does not exist"
         raise LatentError(
-            f"{path} holds no evaluations. Give a file that 'spacy train' printed to, or the "
-            "output_file of spacy.ConsoleLogger.v3."
+            f"{path} {problem}. Give a file that 'spacy train' printed to, or the output_file of "
+            "spacy.ConsoleLogger.v3."
         )
     return rows
 
@@ -57,14 +53,9 @@ def _from_json(lines: list[str]) -> list[Evaluation]:
         except ValueError:
             continue
         if isinstance(row, dict) and isinstance(row.get("step"), int):
-            scores = {**(row.get("scores") or {}), "score": row.get("score")}
-            rows.append(
-                {
-                    "step": row["step"],
-                    "losses": _numbers(row.get("losses") or {}),
-                    "scores": _numbers(scores),
-                }
-            )
+            losses = _numbers(row.get("losses") or {})
+            scores = _numbers({**(row.get("scores") or {}), "score": row.get("score")})
+            rows.append({"step": row["step"], "losses": losses, "scores": scores})
     return rows
 
 
@@ -86,9 +77,8 @@ def _from_table(lines: list[str]) -> list[Evaluation]:
             names = [name.lower() for name in re.split(r"\s{2,}", header[1].strip())]
             rows = []
         cells = line.split()
-        if names and len(cells) == len(names) + 2:
-            if not all(re.fullmatch(_NUMBER, cell) for cell in cells):
-                continue
+        are_numbers = all(re.fullmatch(_NUMBER, cell) for cell in cells)
+        if names and len(cells) == len(names) + 2 and are_numbers:
             row: Evaluation = {"step": int(float(cells[1])), "losses": {}, "scores": {}}
             for name, cell in zip(names, cells[2:]):
                 group = row["losses"] if name.startswith("loss ") else row["scores"]

@@ -25,7 +25,9 @@ from spacy_latent.analysis.attachment import (
     ReferenceTree,
     Share,
     attachments,
-    reference_tree,
+    judged_trees,
+    without_labels,
+    without_words,
 )
 from spacy_latent.analysis.task import Value, accuracy, f_score, intervals
 from spacy_latent.analysis.trees import Brackets, Heads
@@ -154,21 +156,17 @@ Key = TypeVar("Key", bound=Hashable)
 def shares(
     counts: Mapping[Key, Mapping[str, np.ndarray]], measures: Mapping[str, Value], seed: int = 0
 ) -> dict[Key, dict[str, Share]]:
-    """Return scores with their intervals from counts of the same texts.
-
-    All intervals come from the same resamples.
+    """Return scores with their intervals from counts of the same texts and the same resamples.
 
     Args:
         counts: ``(D, c)`` by name and measure.
-        measures: function of summed counts for each measure.
     """
     table: dict[Key, dict[str, Share]] = {name: {} for name in counts}
     for measure, value in measures.items():
-        there = [name for name, found in counts.items() if measure in found]
+        there = [name for name in counts if measure in counts[name]]
         if there:
-            for name, share in zip(
-                there, intervals([counts[key][measure] for key in there], seed, value)
-            ):
+            found = intervals([counts[name][measure] for name in there], seed, value)
+            for name, share in zip(there, found):
                 table[name][measure] = share
     return table
 
@@ -203,20 +201,10 @@ def score_tree_measures(
         ``latent_one_arc``, 0 to 1. A measure is absent if nothing counts in it. The dict is empty
         if no example has reference heads and a latent tree.
     """
-    labels, words = {label.lower() for label in ignore_labels}, set(ignore)
-    predicted, reference, counted = [], [], []
-    for example in examples:
-        annotation = example.predicted._.latent.get(component)
-        tree = None if annotation is None else reference_tree(example)
-        if annotation is not None and tree is not None:
-            predicted.append(tree.moved(annotation.heads))
-            reference.append(tree.heads)
-            left_out = [
-                label.lower() in labels or word in words
-                for label, word in zip(tree.labels, tree.words)
-            ]
-            counted.append(tree.known & ~np.array(left_out))
-    counts = tree_counts(predicted, reference, counted)
+    references, predicted = judged_trees(examples, component)
+    masks = without_labels(references, ignore_labels), without_words(references, ignore)
+    counted = [by_label & by_word for by_label, by_word in zip(*masks)]
+    counts = tree_counts(predicted, [tree.heads for tree in references], counted)
     found = {name: float(TREE_MEASURES[name](each.sum(0))) for name, each in counts.items()}
     return {SCORES[name]: share for name, share in found.items() if not np.isnan(share)}
 

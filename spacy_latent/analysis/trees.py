@@ -195,7 +195,14 @@ def right_branching(words: Sequence[str], rng: random.Random) -> list[tuple[int,
 
 def halved(words: Sequence[str], rng: random.Random) -> list[tuple[int, int]]:
     """Return the sentence, its halves, their halves, and so on."""
-    return _split(0, len(words), lambda start, end: (start + end) // 2)
+
+    def split(start: int, end: int) -> list[tuple[int, int]]:
+        if end - start < 2:
+            return []
+        middle = (start + end) // 2
+        return [(start, end), *split(start, middle), *split(middle, end)]
+
+    return split(0, len(words))
 
 
 def random_merges(words: Sequence[str], rng: random.Random) -> list[tuple[int, int]]:
@@ -206,13 +213,6 @@ def random_merges(words: Sequence[str], rng: random.Random) -> list[tuple[int, i
         row[place : place + 2] = [(row[place][0], row[place + 1][1])]
         made.append(row[place])
     return made
-
-
-def _split(start: int, end: int, middle: Callable[[int, int], int]) -> list[tuple[int, int]]:
-    if end - start < 2:
-        return []
-    at = middle(start, end)
-    return [(start, end), *_split(start, at, middle), *_split(at, end, middle)]
 
 
 BINARY_CONTROLS: dict[str, Callable[[Sequence[str], random.Random], list[tuple[int, int]]]] = {

@@ -55,24 +55,19 @@ def verdicts(figures: LayerFigures) -> list[Verdict]:
     )
     for judge in judges:
         found += judge(figures)
-    if figures.spans < FEWEST:
-        return _of_too_few(figures, found)
-    warnings = [verdict for verdict in found if verdict.level == "warning"]
-    warnings.sort(key=lambda verdict: _rank(verdict.code))
-    notes = [verdict for verdict in found if verdict.level == "note"]
-    good = [verdict for verdict in found if verdict.level == "good"]
     untested = [] if any(v.code in TRAINED for v in found) else [_untested(figures)]
-    if warnings:
-        return warnings + untested + good + notes
-    return [_without_warning(figures, good, untested), *good, *notes]
-
-
-def _of_too_few(figures: LayerFigures, found: list[Verdict]) -> list[Verdict]:
-    """Turn the verdicts on too few texts into notes, after the note that they are too few."""
-    tested = any(verdict.code in TRAINED for verdict in found)
-    found = sorted(found, key=lambda verdict: verdict.code != "few")
-    notes = [Verdict("note", verdict.code, verdict.text) for verdict in found]
-    return [*notes, *([] if tested else [_untested(figures)])]
+    if figures.spans < FEWEST:
+        # Too few texts prove nothing: the first note says so, and all others follow as notes.
+        found.sort(key=lambda verdict: verdict.code != "few")
+        return [*(Verdict("note", verdict.code, verdict.text) for verdict in found), *untested]
+    warnings, notes, good = (
+        [verdict for verdict in found if verdict.level == level]
+        for level in ("warning", "note", "good")
+    )
+    if not warnings:
+        return [_without_warning(figures, good, untested), *good, *notes]
+    warnings.sort(key=lambda v: FIRST.index(v.code) if v.code in FIRST else len(FIRST))
+    return warnings + untested + good + notes
 
 
 def _without_warning(
@@ -95,18 +90,14 @@ def _without_warning(
 
 def _untested(figures: LayerFigures) -> Verdict:
     plural = figures.plural
-    text = f"Whether the {plural} help the task was not tested: "
+    other = "a pipeline for the same task without them, such as one that reads all words"
     if find_kind(figures.kind).trees:
-        text += (
-            f"train the same model with {plural} that are not learned, spacy latent control CONFIG "
-            "--trees random --output DIRECTORY, and give it to the report, --control DIRECTORY."
+        other = (
+            f"the same model with {plural} that are not learned, spacy latent control CONFIG "
+            "--trees random --output DIRECTORY"
         )
-    else:
-        text += (
-            "train a pipeline for the same task without them, such as one that reads all words, "
-            "and give it to the report, --control DIRECTORY."
-        )
-    return Verdict("note", "untested", text)
+    text = f"Whether the {plural} help the task was not tested: train {other}, and give it to the "
+    return Verdict("note", "untested", f"{text}report, --control DIRECTORY.")
 
 
 # Codes of verdicts from a control model.
@@ -153,20 +144,15 @@ def answer(found: list[Verdict]) -> str:
     return next((said for code, said in ANSWERS.items() if code in codes), "Not tested")
 
 
-def _rank(code: str) -> int:
-    return FIRST.index(code) if code in FIRST else len(FIRST)
-
-
 def headline(found: list[Verdict], figures: LayerFigures) -> str:
     """Summarize the first of :func:`verdicts` in a few words."""
     plural, first = figures.plural, found[0]
     codes = {verdict.code for verdict in found}
     if first.code == "not-trivial":
-        known = f"The {plural} help" if "helps" in codes else f"The {plural} are mostly right"
         if "helps" in codes:
-            return known
+            return f"The {plural} help"
         open_ = "cannot be told" if codes & set(TRAINED) else "was not tested"
-        return f"{known}; whether they help {open_}"
+        return f"The {plural} are mostly right; whether they help {open_}"
     default = "The structure looks trivial" if first.level == "warning" else "Not decided"
     return HEADLINES.get(first.code, default).format(plural=plural)
 

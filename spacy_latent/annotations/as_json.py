@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from typing import Any
 
 from spacy.tokens import Doc
@@ -11,8 +12,19 @@ from spacy_latent.annotations.entities import ENTITIES, names_entities
 from spacy_latent.annotations.latent_annotation import LatentAnnotation
 from spacy_latent.annotations.records import WHOLE
 from spacy_latent.annotations.span_parts import chosen_parts
-from spacy_latent.annotations.span_structure import Arc, Bracket, Entity, SpanStructure
+from spacy_latent.annotations.span_structure import (
+    Arc,
+    Bracket,
+    Cell,
+    Dependency,
+    Entity,
+    Item,
+    SpanStructure,
+)
 from spacy_latent.kinds import find_kind
+
+# Accessors that a kind may have beside arcs and tags, which are keys of the JSON.
+LISTS = ("cells", "items", "brackets")
 
 
 def to_json(
@@ -61,22 +73,16 @@ def to_json(
     Raises:
         LatentError: If a threshold is given and no probabilities are stored.
     """
-    found: dict[str, dict[str, object]] = {}
-    for name in components:
-        if name not in doc._.latent:
-            continue
-        stored = (kinds or {}).get(name, "parts")
-        found[name] = _entry(doc, name, stored, threshold)
-    return found
+    stored = kinds or {}
+    return {
+        name: _entry(doc, name, stored.get(name, "parts"), threshold)
+        for name in components
+        if name in doc._.latent
+    }
 
 
 def _entry(doc: Doc, name: str, stored: str, threshold: float | None) -> dict[str, object]:
-    """Return the structures of a component.
-
-    Args:
-        stored: Kind that the component writes.
-        threshold: See :func:`to_json`.
-    """
+    """Return the structures of a component, which writes the kind ``stored``."""
     annotation = doc._.latent[name]
     here = {span.kind for span in annotation.spans} or {"tags" if stored == ENTITIES else stored}
     given = set.intersection(*(set(find_kind(kind).accessors) for kind in here))
@@ -84,23 +90,23 @@ def _entry(doc: Doc, name: str, stored: str, threshold: float | None) -> dict[st
     if "heads" in given:
         entry["heads"] = annotation.heads.tolist()
     if "arcs" in given:
-        entry["arcs"] = _arcs(annotation)
+        entry["arcs"] = _rows(annotation.arcs())
         if _is_labelled(annotation):
-            entry["dependencies"] = _dependencies(annotation)
+            entry["dependencies"] = _rows(annotation.dependencies())
         if _has_sets(annotation):
-            entry["possible"] = [_arc(arc) for arc in annotation.possible_arcs()]
+            entry["possible"] = _rows(annotation.possible_arcs())
     if "tags" in given:
         entry["tags"] = annotation.tags.tolist()
         named = [names_entities(span.labels) for span in annotation.spans]
         if all(named or [stored == ENTITIES]):
-            entry["entities"] = [_entity(e) for e in annotation.entities()]
+            entry["entities"] = _rows(annotation.entities())
             if _has_sets(annotation):
-                entry["possible"] = [_entity(e) for e in annotation.possible_entities()]
-    for accessor, read in READ.items():
+                entry["possible"] = _rows(annotation.possible_entities())
+    for accessor in LISTS:
         if accessor in given:
-            entry[accessor] = read(annotation)
+            entry[accessor] = _rows(getattr(annotation, accessor)())
     if "brackets" in given and _has_sets(annotation):
-        entry["possible"] = [_bracket(bracket) for bracket in annotation.possible_brackets()]
+        entry["possible"] = _rows(annotation.possible_brackets())
     labels = {span.labels for span in annotation.spans if span.labels is not None}
     if len(labels) == 1 or stored == ENTITIES:
         entry["labels"] = [label for known in labels for label in known]
@@ -145,49 +151,26 @@ def _is_labelled(annotation: LatentAnnotation) -> bool:
     return bool(annotation.spans) and all(s.arc_labels is not None for s in annotation.spans)
 
 
-def _arcs(annotation: LatentAnnotation, threshold: float | None = None) -> list[list[Any]]:
-    return [_arc(arc) for arc in annotation.arcs(threshold)]
-
-
-def _arc(arc: Arc) -> list[Any]:
-    return [arc.head, arc.modifier, _rounded(arc.probability)]
-
-
-def _dependencies(annotation: LatentAnnotation, threshold: float | None = None) -> list[list[Any]]:
-    return [
-        [arc.head, arc.modifier, arc.label, _rounded(arc.probability)]
-        for arc in annotation.dependencies(threshold)
-    ]
-
-
-def _cells(annotation: LatentAnnotation, threshold: float | None = None) -> list[list[Any]]:
-    return [[c.source, c.target, _rounded(c.probability)] for c in annotation.cells(threshold)]
-
-
-def _items(annotation: LatentAnnotation, threshold: float | None = None) -> list[list[Any]]:
-    return [[item.token, _rounded(item.probability)] for item in annotation.items(threshold)]
-
-
-def _brackets(annotation: LatentAnnotation, threshold: float | None = None) -> list[list[Any]]:
-    return [_bracket(bracket) for bracket in annotation.brackets(threshold)]
-
-
-def _bracket(found: Bracket) -> list[Any]:
-    label = [] if found.label is None else [found.name or found.label]
-    return [found.start, found.end, _rounded(found.probability), *label]
-
-
-READ = {"cells": _cells, "items": _items, "brackets": _brackets}
+def _rows(parts: Iterable[Arc | Bracket | Cell | Dependency | Entity | Item]) -> list[list[Any]]:
+    """Return the fields of each part, in order, up to its probability; then a bracket's label."""
+    rows = []
+    for part in parts:
+        given = takewhile(lambda field: field[0] != "probability", vars(part).items())
+        row = [*(value for _, value in given), _rounded(part.probability)]
+        if isinstance(part, Bracket) and part.label is not None:
+            row.append(part.name or part.label)
+        rows.append(row)
+    return rows
 
 
 def _probable(annotation: LatentAnnotation, given: set[str], threshold: float) -> list[list[Any]]:
     """Return all parts with at least this probability, in the form of the list of their kind."""
     if "arcs" in given:
-        read = _dependencies if _is_labelled(annotation) else _arcs
-        return read(annotation, threshold)
-    for accessor, read in READ.items():
+        read = annotation.dependencies if _is_labelled(annotation) else annotation.arcs
+        return _rows(read(threshold))
+    for accessor in LISTS:
         if accessor in given:
-            return read(annotation, threshold)
+            return _rows(getattr(annotation, accessor)(threshold))
     annotation._check(threshold, None)
     shift = int("tags" in given)
     return [
@@ -201,12 +184,8 @@ def _rounded(probability: float | None) -> float | None:
     return None if probability is None else round(probability, 4)
 
 
-def _entity(entity: Entity) -> list[Any]:
-    return [entity.start, entity.end, entity.label, _rounded(entity.probability)]
-
-
 def _differences(doc: Doc, name: str, span: SpanStructure, number: int) -> dict[str, Any]:
     if span.kind != "tags" or not names_entities(span.labels):
         return {}
     gone, new = LatentAnnotation(doc, name, [span]).differences(number)
-    return {"without": [_entity(e) for e in gone], "with": [_entity(e) for e in new]}
+    return {"without": _rows(gone), "with": _rows(new)}

@@ -43,16 +43,13 @@ def annotated_labels(doc: Doc) -> tuple[str, ...] | None:
     given = _value(doc, ANNOTATED_LABELS)
     if given is None:
         return None
-    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
-        wrong = True
-    else:
-        given = list(given)
-        wrong = not all(isinstance(one, str) and one for one in given)
-    if wrong:
+    is_list = isinstance(given, Iterable) and not isinstance(given, (str, Mapping))
+    # An iterator can be read once only.
+    given = list(given) if is_list else given
+    if not is_list or not all(isinstance(one, str) and one for one in given):
         raise LatentError(
             f"doc._.{ANNOTATED_LABELS} of {doc.text[:60]!r} is {reprlib.repr(given)}; expected a "
-            "list of names of labels, as ['Chemical'], or None where the text was annotated for "
-            "all."
+            "list of names of labels, as ['Chemical'], or None if the text was annotated for all."
         )
     return tuple(dict.fromkeys(given))
 
@@ -76,9 +73,9 @@ def entity_flags(doc: Doc) -> dict[str, int]:
     ):
         return {label: int(least) for label, least in given.items()}
     raise LatentError(
-        f"doc._.{ENTITY_FLAGS} of {doc.text[:60]!r} is {reprlib.repr(given)}; expected for each "
-        "label that is known of how many entities the text has at least, 0 for none, as "
-        "{'Chemical': 1, 'Disease': 0}."
+        f"doc._.{ENTITY_FLAGS} of {doc.text[:60]!r} is {reprlib.repr(given)}; expected the "
+        "least number of entities of each label that is known, as {'Chemical': 1, 'Disease': 0}; 0 "
+        "says that the text has none."
     )
 
 

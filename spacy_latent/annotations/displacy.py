@@ -28,7 +28,7 @@ def draw_arcs(doc: Doc, span: SpanStructure, arcs: Sequence[Arc | Dependency]) -
         {
             "start": min(arc.head, arc.modifier) - span.start,
             "end": max(arc.head, arc.modifier) - span.start,
-            "label": _arc_label(arc),
+            "label": _label(getattr(arc, "label", None), arc.probability),
             "dir": "left" if arc.modifier < arc.head else "right",
         }
         for arc in arcs
@@ -40,19 +40,19 @@ def draw_arcs(doc: Doc, span: SpanStructure, arcs: Sequence[Arc | Dependency]) -
 def draw_items(doc: Doc, span: SpanStructure, items: Sequence[Item]) -> DisplacyInput:
     """Return the drawing of chosen tokens for the style "ent"."""
     tokens = doc[span.start : span.end]
-    begin = tokens.start_char
     entities = []
     for item in items:
         token = doc[item.token]
-        place = {"start": token.idx - begin, "end": token.idx + len(token) - begin}
-        entities.append({**place, "label": _label(span, item.probability)})
+        start = token.idx - tokens.start_char
+        label = _label(None, item.probability)
+        entities.append({"start": start, "end": start + len(token), "label": label})
     return {"text": tokens.text, "ents": entities}
 
 
 def draw_brackets(doc: Doc, span: SpanStructure, brackets: Sequence[Bracket]) -> DisplacyInput:
     """Return the drawing of spans or segments for the style "span"."""
     drawn = [
-        (b.start - span.start, b.end - span.start, _label(span, b.probability, b.label))
+        (b.start - span.start, b.end - span.start, _label(_name(span, b.label), b.probability))
         for b in brackets
         if b.label is not None or b.end > b.start + 1
     ]
@@ -63,7 +63,8 @@ def draw_tags(
     doc: Doc, span: SpanStructure, tags: Sequence[tuple[tuple[int, ...], float | None]]
 ) -> DisplacyInput:
     """Return the drawing of tags, (token, tag) with their probabilities, for the style "span"."""
-    return _draw_spans(doc, span, [(i, i + 1, _label(span, p, tag)) for (i, tag), p in tags])
+    drawn = [(i, i + 1, _label(_name(span, tag), p)) for (i, tag), p in tags]
+    return _draw_spans(doc, span, drawn)
 
 
 def _draw_spans(
@@ -94,20 +95,17 @@ def _style_of_accessors(accessors: Sequence[str]) -> str:
     return next((DISPLACY_STYLES[name] for name in accessors if name in DISPLACY_STYLES), "")
 
 
-def _label(span: SpanStructure, probability: float | None, label: int | None = None) -> str:
-    shown = []
-    if label is not None:
-        # displaCy does not escape labels.
-        shown.append(str(label) if span.labels is None else escape(span.labels[label]))
+def _name(span: SpanStructure, label: int | None) -> str | None:
+    if label is None:
+        return None
+    return str(label) if span.labels is None else span.labels[label]
+
+
+def _label(name: str | None, probability: float | None) -> str:
+    # displaCy does not escape labels.
+    shown = [] if name is None else [escape(name)]
     if probability is not None:
         shown.append(f"{probability:.2f}")
-    return " ".join(shown)
-
-
-def _arc_label(arc: Arc | Dependency) -> str:
-    shown = [escape(arc.label)] if isinstance(arc, Dependency) else []
-    if arc.probability is not None:
-        shown.append(f"{arc.probability:.2f}")
     return " ".join(shown)
 
 

@@ -41,16 +41,15 @@ class DocAnnotations(Mapping[str, LatentAnnotation]):
     def __json__(self) -> str:
         """Return the annotations as JSON, for srsly and ``doc.to_json(underscore=["latent"])``.
 
-        The result is the result of :func:`to_json` with the complete stored data of each component.
-        ``Doc.from_json`` reads the stored data, because the rounded numbers of the best parts are
-        not enough to restore them.
+        It is the result of :func:`to_json` with the complete stored data of each component, which
+        ``Doc.from_json`` reads: the rounded numbers of the best parts do not restore them.
         """
         shown: dict[str, dict[str, Any]] = to_json(self.doc, self)
         whole = {name: {**entry, STORED: packed(self.doc, name)} for name, entry in shown.items()}
         return srsly.json_dumps(whole)
 
     def __repr__(self) -> str:
-        return f"{{{', '.join(f'{name!r}: {value!r}' for name, value in self.items())}}}"
+        return repr(dict(self))
 
 
 def restore(doc: Doc, value: object) -> None:

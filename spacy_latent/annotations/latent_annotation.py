@@ -34,7 +34,7 @@ from spacy_latent.annotations.span_structure import (
     Item,
     SpanStructure,
 )
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 from spacy_latent.kinds import find_kind
 
 
@@ -127,15 +127,14 @@ class LatentAnnotation:
         if alternative is None or not self.spans:
             return
         count = max(len(span.alternatives) for span in self.spans)
-        if 0 <= alternative < count:
-            return
-        numbers = f" (0 to {count - 1})" if count > 1 else " (0)" if count else ""
-        are = "alternative is" if count == 1 else "alternatives are"
-        raise LatentError(
-            f"alternative is {alternative}, and of {self.component!r} {count or 'no'} {are} stored"
-            f"{numbers}. Give one that is there, or set `alternatives` in the component's config "
-            "or in inspect_docs to more; of a short text there may be no more structures."
-        )
+        if not 0 <= alternative < count:
+            numbers = f" (0 to {count - 1})" if count else ""
+            raise LatentError(
+                f"alternative is {alternative}, and {self.component!r} stored "
+                f"{number_of(count, 'alternative')}{numbers}. To store more, set `alternatives` in "
+                "the component's config or in inspect_docs. A short text may have no more "
+                "structures."
+            )
 
     def dependencies(
         self, threshold: float | None = None, alternative: int | None = None
@@ -260,10 +259,9 @@ class LatentAnnotation:
         Raises:
             LatentError: If no such set is stored.
         """
+        given = {(e.start, e.end, e.label) for e in self.entities() if e.given}
         found = []
         for span in self.spans:
-            _check_kind(span, "entities")
-            given = {(e.start, e.end, e.label) for e in self.entities() if e.given}
             for (first, last, tag), p in possible_parts(span, "entities", self.component):
                 place = span.start + first, span.start + last, (span.labels or ())[tag][2:]
                 here = place in given
@@ -303,10 +301,7 @@ class LatentAnnotation:
     def brackets(
         self, threshold: float | None = None, alternative: int | None = None
     ) -> list[Bracket]:
-        """Return the spans or segments of the best structures, or all that are probable enough.
-
-        See :meth:`arcs` for the arguments.
-        """
+        """Return the spans or segments of the structures, by the arguments of :meth:`arcs`."""
         self._check(threshold, alternative)
         return [b for span in self.spans for b in self._brackets(span, threshold, alternative)]
 

@@ -35,8 +35,11 @@ ARRAYS = (
     {"labelled_parts": "int32", "labelled_probabilities": "float32"},
     {"possible": "int32", "possible_probabilities": "float32"},
 )
+# Types of the arrays that are stored for each alternative.
+OF_ALTERNATIVES = {"alternative_labels": "int32", "alternative_probabilities": "float32"}
+NUMBERS = ("min_confidence", *WHOLE)
 # Fields that a record holds as they are, or lacks if they are None.
-AS_THEY_ARE = (*(name for each in ARRAYS for name in each), "given", "min_confidence", *WHOLE)
+AS_THEY_ARE = (*(name for each in ARRAYS for name in each), "given", *NUMBERS)
 
 
 def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
@@ -77,9 +80,7 @@ def _record_of(
 ) -> dict[str, Any]:
     """Return the record that is stored for a structure; :func:`_structure_of` reads it.
 
-    Args:
-        idx: Offset of the first character of each token of the doc.
-        length: Number of characters of each token.
+    ``idx`` and ``length`` are the first character of each token of the doc and its size.
     """
     tokens = slice(span.start, span.end)
     record: dict[str, Any] = {
@@ -95,10 +96,6 @@ def _record_of(
                 record[name] = np.array(getattr(span, name), dtype=dtype)
     if span.labels is not None:
         record["labels"] = list(span.labels)
-    if span.alternative_labels:
-        record["alternative_labels"] = [
-            np.array(labels, dtype="int32") for labels in span.alternative_labels
-        ]
     if span.given is not None and span.given.any():
         record["given"] = np.array(span.given, dtype="bool")
     if span.alternatives:
@@ -106,17 +103,14 @@ def _record_of(
             [np.array(decoded, dtype="int32"), float(weight)]
             for decoded, weight in span.alternatives
         ]
-    if span.alternative_probabilities:
-        record["alternative_probabilities"] = [
-            np.array(part, dtype="float32") for part in span.alternative_probabilities
-        ]
-    if span.min_confidence is not None:
-        record["min_confidence"] = float(span.min_confidence)
+    for name, dtype in OF_ALTERNATIVES.items():
+        if rows := getattr(span, name):
+            record[name] = [np.array(row, dtype=dtype) for row in rows]
+    for name in NUMBERS:
+        if (value := getattr(span, name)) is not None:
+            record[name] = float(value)
     if span.entities_calibrated:
         record["entities_calibrated"] = True
-    for name in WHOLE:
-        if getattr(span, name) is not None:
-            record[name] = float(getattr(span, name))
     if span.other_start is not None and span.other_end is not None:
         # Relative to the span, because spaCy moves only the keys of user_data with the tokens.
         other = doc[span.other_start : span.other_end]
@@ -131,6 +125,8 @@ def _structure_of(
     record: dict[str, Any], start: int, end: int, other_start: int | None, other_end: int | None
 ) -> SpanStructure:
     """Return the structure of a record of :func:`_record_of`, at its current tokens."""
+    kept: dict[str, Any] = {name: record.get(name) for name in AS_THEY_ARE}
+    kept.update({name: list(record.get(name, [])) for name in OF_ALTERNATIVES})
     return SpanStructure(
         start,
         end,
@@ -141,21 +137,13 @@ def _structure_of(
         labels=tuple(record["labels"]) if "labels" in record else None,
         other_start=other_start,
         other_end=other_end,
-        alternative_labels=list(record.get("alternative_labels", [])),
-        alternative_probabilities=list(record.get("alternative_probabilities", [])),
         entities_calibrated=record.get("entities_calibrated", False),
-        **{name: record.get(name) for name in AS_THEY_ARE},
+        **kept,
     )
 
 
 def _is_ours(key: Any) -> bool:
-    return (
-        isinstance(key, tuple)
-        and len(key) == 4
-        and key[:2] == ("._.", STORED)
-        and key[2] is not None
-        and key[3] is not None
-    )
+    return isinstance(key, tuple) and len(key) == 4 and key[:2] == EMPTY[:2] and None not in key
 
 
 def _places(idx: np.ndarray, length: np.ndarray) -> int:

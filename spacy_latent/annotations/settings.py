@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_whole
 
 # Values of the setting "annotate" of components; see LatentEncoder.
 LEVELS = ("none", "map", "probabilities")
@@ -42,18 +42,9 @@ def check_settings(
 ) -> None:
     """Raise LatentError for invalid values of the settings that control the annotation.
 
-    Args:
-        annotate: One of :data:`LEVELS`.
-        threshold: A number in [0, 1].
-        alternatives: A whole number >= 0.
-        setting: The component's own name for ``threshold``. The error message has this name, so
-            that users can find it in their config.
+    ``setting`` is the component's own name for ``threshold``, which users find in their config.
     """
     if annotate not in LEVELS:
         raise LatentError(f"{name}: annotate is {annotate!r}; expected one of {', '.join(LEVELS)}.")
     check_share(name, setting, threshold)
-    whole = isinstance(alternatives, Integral) and not isinstance(alternatives, bool)
-    if not whole or alternatives < 0:
-        raise LatentError(
-            f"{name}: alternatives is {alternatives!r}; expected a whole number >= 0."
-        )
+    check_whole(name, 0, alternatives=alternatives)

@@ -54,13 +54,9 @@ def set_heads(doc: Doc, spans: Sequence[SpanStructure], component: str) -> None:
 
 
 def write_spans(doc: Doc, key: str, weights: Sequence[float] | np.ndarray) -> None:
-    """Replace ``doc.spans[key]`` by the runs of tokens with non-zero weights.
+    """Replace ``doc.spans[key]`` by the runs of tokens with non-zero weights, ``(len(doc),)``.
 
     The label of the spans is the key. Their mean weights, float32, are ``attrs["scores"]``.
-
-    Args:
-        key: Key in ``doc.spans``.
-        weights: ``(len(doc),)``, the weights of the tokens.
     """
     weights = np.asarray(weights, dtype="float32")
     found = runs(weights)

@@ -14,12 +14,8 @@ def chosen_parts(
 ) -> list[tuple[tuple[int, ...], float | None]]:
     """Return the indices of the parts within the span, with their probabilities.
 
-    Args:
-        component: Name of the component that stored the span, for messages.
-
-    Returns:
-        The parts. A probability is 0 if it is below the threshold from which the component
-        stores probabilities, and None if the component stored no probabilities.
+    A probability is 0 if it is below the threshold from which the component stores probabilities,
+    and None if the component stored none. ``component`` is its name, for messages.
     """
     known = probability_of_parts(span.parts, span.probabilities)
     if threshold is not None and alternative is None:
@@ -54,12 +50,8 @@ def labelled_parts(
 def possible_parts(span: SpanStructure, noun: str, component: str) -> list[tuple[list[int], float]]:
     """Return the rows of the calibrated set of a structure, with their probabilities.
 
-    Args:
-        noun: Members of the set, for an error.
-        component: Name of the component that stored the span, for an error.
-
     Raises:
-        LatentError: If there is no set.
+        LatentError: If there is no set. The error names its members by ``noun``.
     """
     if span.possible is None or span.possible_probabilities is None or not span.labels:
         raise LatentError(

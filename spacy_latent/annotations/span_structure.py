@@ -106,24 +106,21 @@ def probability_of_parts(
 ) -> dict[tuple[int, ...], float] | None:
     """Return the probabilities by part, or None if the component stored no probabilities.
 
-    Args:
-        parts: The ``parts`` or ``labelled_parts`` of a :class:`SpanStructure`.
-        probabilities: Its ``probabilities`` or ``labelled_probabilities``.
+    The arguments are fields of a :class:`SpanStructure`, for labelled arcs ``labelled_parts`` and
+    ``labelled_probabilities``.
     """
     if parts is None or probabilities is None:
         return None
     return {tuple(part): p for part, p in zip(parts.tolist(), probabilities.tolist())}
 
 
+# In the following classes, tokens are indices in the doc, and the probability is None if none is
+# stored.
+
+
 @dataclass(frozen=True)
 class Arc:
-    """Arc between tokens of a doc.
-
-    Attributes:
-        head: Token index, or None for the root.
-        modifier: Token index.
-        probability: None if it is not stored.
-    """
+    """Arc between tokens of a doc; the head is None for the root."""
 
     head: int | None
     modifier: int
@@ -132,13 +129,7 @@ class Arc:
 
 @dataclass(frozen=True)
 class Dependency:
-    """Labelled arc between tokens of a doc.
-
-    Attributes:
-        head: Token index, or None for the root.
-        modifier: Token index.
-        probability: Probability of the arc with this label; None if it is not stored.
-    """
+    """Labelled arc between tokens of a doc, with the probability of both; see :class:`Arc`."""
 
     head: int | None
     modifier: int
@@ -148,12 +139,7 @@ class Dependency:
 
 @dataclass(frozen=True)
 class Item:
-    """Chosen token.
-
-    Attributes:
-        token: Index in the doc.
-        probability: None if it is not stored.
-    """
+    """Chosen token of a doc."""
 
     token: int
     probability: float | None
@@ -165,7 +151,6 @@ class Bracket:
 
     Attributes:
         start, end: The tokens ``doc[start:end]``.
-        probability: None if it is not stored.
         label: Number of the label of a segment or phrase; None for other spans.
         name: Name of the label, if labels have names.
     """
@@ -183,7 +168,7 @@ class Entity:
 
     Attributes:
         start, end: The tokens ``doc[start:end]``.
-        probability: Probability of exactly this span with this label; None if it is not stored.
+        probability: Probability of exactly this span with this label.
         given: True if the entity was on the doc before, so that the component did not choose it.
         below_min_confidence: True if the entity is less probable than the component's
             ``min_confidence`` and was therefore left out of ``doc.ents``.
@@ -199,13 +184,7 @@ class Entity:
 
 @dataclass(frozen=True)
 class Cell:
-    """Aligned pair of words.
-
-    Attributes:
-        source: Token index in the doc, in the first text.
-        target: Token index in the doc, in the second text.
-        probability: None if it is not stored.
-    """
+    """Aligned pair of tokens of a doc, in the first text and in the second."""
 
     source: int
     target: int

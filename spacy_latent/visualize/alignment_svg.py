@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from spacy_latent.errors import number_of
 from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.legend import signs_of
-from spacy_latent.visualize.markup import element, number, of_words, shortened, text
-from spacy_latent.visualize.palette import light, opacity, width
+from spacy_latent.visualize.markup import element, listed, number, of_words, shortened, text
+from spacy_latent.visualize.palette import opacity
 from spacy_latent.visualize.picture import Picture
 from spacy_latent.visualize.text_size import widest
 
@@ -19,7 +19,6 @@ LABEL = 10
 # Least and greatest distance between the columns. It grows with their height, because lines
 # between close columns would be almost vertical.
 BETWEEN = (170.0, 460.0)
-DESCRIBED = 40
 
 
 @dataclass(frozen=True)
@@ -27,8 +26,7 @@ class DrawnCell:
     """Pair of positions in the two texts.
 
     Attributes:
-        source: Position in the first text.
-        target: Position in the second text.
+        source, target: Positions in the first and in the second text.
         chosen: True if the pair is part of the best structure.
         set_apart, shared: See :class:`spacy_latent.visualize.arcs_svg.DrawnArc`.
     """
@@ -46,11 +44,6 @@ class DrawnCell:
     @property
     def faint(self) -> bool:
         return not self.chosen
-
-    @property
-    def color(self) -> str:
-        """Name of the colour in the palette."""
-        return "contrast" if self.set_apart else "muted" if self.shared else "accent"
 
 
 def draw_alignment(
@@ -71,7 +64,6 @@ def draw_alignment(
 
     Args:
         known: True if probabilities are stored.
-        weight: Weight of the structure among its alternatives.
     """
     first, second = (widest(map(shortened, words), WORD) for words in (source, target))
     rows = max(len(source), len(target), 1)
@@ -87,8 +79,15 @@ def draw_alignment(
     content = []
     for cell in sorted(cells, key=lambda cell: cell.probability):
         left, right = options.x(start, across), options.x(end, across)
-        ends = [left, y(cell.source, source), right, y(cell.target, target)]
-        drawn = _line(cell, ends, said(cell, source, target, known), options)
+        a, b, c, d = map(number, (left, y(cell.source, source), right, y(cell.target, target)))
+        middle = number((left + right) / 2)
+        path = f"M{a},{b}C{middle},{b} {middle},{d} {c},{d}"
+        line = options.line(cell, path, 2 * options.arrow_stroke)
+        line["stroke-linecap"] = None if line["stroke-dasharray"] else "round"
+        strength = opacity(cell.probability, cell.set_apart, cell.shared)
+        tooltip = element("title", {}, text(said(cell, source, target, known)))
+        group = {"class": "sl-cell", "opacity": strength}
+        drawn = element("g", group, tooltip, element("path", line))
         content.append(of_words(options.marked, (cell.source, f"b{cell.target}"), drawn))
     # For text from right to left, "end" is the left edge, so that the anchors need no mirroring.
     columns = ((source, start - 8, "end", ""), (target, end + 8, "start", "b"))
@@ -113,29 +112,6 @@ def draw_alignment(
     )
 
 
-def _line(cell: DrawnCell, ends: Sequence[float], tooltip: str, options: DrawingOptions) -> str:
-    """Return the markup of the line of a cell.
-
-    Args:
-        ends: x and y of the first end, x and y of the second.
-    """
-    a, b, c, d = map(number, ends)
-    middle = number((ends[0] + ends[2]) / 2)
-    own = cell.color == "accent" and options.color is not None
-    wide = width(cell.probability, 2 * options.arrow_stroke)
-    line = {
-        "class": f"sl-{cell.color}-stroke",
-        "d": f"M{a},{b}C{middle},{b} {middle},{d} {c},{d}",
-        "fill": "none",
-        "stroke": options.color if own else light(cell.color),
-        "stroke-width": 1.0 if cell.shared else wide,
-        "stroke-dasharray": "5 3" if cell.faint or cell.set_apart else None,
-        "stroke-linecap": None if cell.faint or cell.set_apart else "round",
-    }
-    group = {"class": "sl-cell", "opacity": opacity(cell.probability, cell.set_apart, cell.shared)}
-    return element("g", group, element("title", {}, text(tooltip)), element("path", line))
-
-
 def said(cell: DrawnCell, source: Sequence[str], target: Sequence[str], known: bool) -> str:
     """Return a cell in words."""
     pair = f"{shortened(source[cell.source])} ~ {shortened(target[cell.target])}"
@@ -146,8 +122,7 @@ def description(
     cells: Sequence[DrawnCell], source: Sequence[str], target: Sequence[str], known: bool
 ) -> str:
     """Return the strongest cells in words, as the description of the drawing for screen readers."""
-    strongest = sorted(cells, key=lambda cell: -cell.probability)[:DESCRIBED]
-    listed = "; ".join(said(cell, source, target, known) for cell in strongest)
-    more = f"; and {len(cells) - DESCRIBED} more" if len(cells) > DESCRIBED else ""
-    words, pairs = number_of(len(source), "word"), number_of(len(cells), "pair")
-    return f"{words} against {len(target)}, {pairs}: {listed}{more}."
+    strongest = sorted(cells, key=lambda cell: -cell.probability)
+    pairs = listed(strongest, lambda cell: said(cell, source, target, known))
+    words, count = number_of(len(source), "word"), number_of(len(cells), "pair")
+    return f"{words} against {len(target)}, {count}: {pairs}."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.markup import element, number, shortened, text, visible
-from spacy_latent.visualize.palette import light, opacity, width
+from spacy_latent.visualize.palette import color_name, light, opacity, width
 
 LABEL = 10
 CORNER = 8
@@ -49,36 +49,26 @@ def draw_arc(
     """Draw an arc with its arrowhead and its tooltip.
 
     Args:
-        tip: The x coordinate of the arrowhead.
-        base: The y coordinate of the arrowhead.
+        tip, base: The x and the y coordinate of the arrowhead.
         up: −1 for an arc above ``base``, 1 for an arc below it.
         crosses: Whether another arc crosses this one.
     """
-    color = "contrast" if arc.set_apart else "muted" if arc.shared else "accent"
-    thick = 1.0 if arc.shared else width(arc.probability, options.arrow_stroke)
+    color = color_name(arc.set_apart, arc.shared)
     half = options.arrow_width / 2
     head = (
         f"M{number(tip)},{number(base)}l{number(-half)},{number(up * 1.6 * half)}"
         f"h{number(2 * half)}z"
     )
-    own = color == "accent" and options.color is not None
-    plain = options.color if own else light(color)
-    line = {
-        "class": f"displacy-arc sl-{color}-stroke",
-        "d": path,
-        "fill": "none",
-        "stroke": plain,
-        "stroke-width": thick,
-        "stroke-dasharray": "5 3" if arc.set_apart or arc.faint else None,
-    }
+    line = options.line(arc, path, options.arrow_stroke)
+    line["class"] = f"displacy-arc {line['class']}"
     halo = {
         "class": "sl-ground-stroke",
         "d": path,
         "fill": "none",
         "stroke": options.bg or light("ground"),
-        "stroke-width": thick + 2.5,
+        "stroke-width": width(arc.probability, options.arrow_stroke, arc.shared) + 2.5,
     }
-    point = {"class": f"displacy-arrowhead sl-{color}", "d": head, "fill": plain}
+    point = {"class": f"displacy-arrowhead sl-{color}", "d": head, "fill": line["stroke"]}
     name = "displacy-arrow sl-crossing" if crosses else "displacy-arrow"
     # The halo makes both arcs easy to follow at a crossing.
     return element("path", halo) + element(
@@ -120,10 +110,9 @@ def has_label(arc: DrawnArc) -> bool:
 
 
 def clear_position(left: float, right: float, half: float, lines: Sequence[float]) -> float:
-    """Return the position of the middle of a label.
+    """Return where the middle of a label is nearest to the middle of its line, crossed by no other.
 
-    It is the position nearest to the middle of the label's line at which no other line crosses the
-    label. It is the middle of the line if there is no such position.
+    It is the middle of the line if other lines cross the label everywhere.
 
     Args:
         left, right: Ends of the line of the label.
@@ -148,8 +137,6 @@ def draw_label(label: str, x: float, turn: float, up: int, soft: bool) -> str:
         turn: Height of the line of the label.
         up: −1 if the label is above the line, 1 if it is below.
     """
-    if not label:
-        return ""
     attributes = {
         "class": "displacy-label sl-number sl-soft" if soft else "displacy-label sl-number",
         "x": x,

@@ -13,9 +13,9 @@ from spacy_latent.visualize.arcs_svg import CLEAR
 from spacy_latent.visualize.curves_svg import draw_curves, said_of_curves
 from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.legend import signs_of
-from spacy_latent.visualize.markup import element, number, of_words, shortened, text
+from spacy_latent.visualize.markup import element, listed, number, of_words, shortened, text
 from spacy_latent.visualize.nesting import levels
-from spacy_latent.visualize.palette import category_color, light, opacity, tinted, width
+from spacy_latent.visualize.palette import category_color, opacity, tinted
 from spacy_latent.visualize.picture import Picture, folded, in_one_row, row_ends
 from spacy_latent.visualize.text_size import text_width
 from spacy_latent.visualize.tree_svg import TOKEN
@@ -26,7 +26,6 @@ GAP = 16
 STEP = (6.0, 24.0)
 HEIGHT = 420
 STEP_WITH_LABELS = 16
-DESCRIBED = 40
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,6 @@ def draw_brackets(
     """Draw a row of words with a bracket below each span; longer spans are lower.
 
     Args:
-        weight: Weight of the structure among its alternatives.
         counters: Counters to draw below the brackets; see
             :func:`spacy_latent.visualize.curves_svg.draw_curves`.
     """
@@ -92,14 +90,12 @@ def draw_brackets(
             drawn.append(element("text", attributes, text(bracket.label)))
         content.append(of_words(options.marked, range(bracket.start, bracket.end), *drawn))
     down = 20 + WORD + max([0, *depth]) * step + 14
-    said = "; ".join(_said(bracket, words) for bracket in brackets[:DESCRIBED])
-    more = f"; and {len(brackets) - DESCRIBED} more" if len(brackets) > DESCRIBED else ""
     curves, further = draw_curves(counters, edges[1:], across, down, options)
     content.append(curves)
     down += further
     size, count = number_of(len(words), "word"), number_of(len(brackets), "span")
-    description = f"{size}, {count}: {said}{more}."
-    description += said_of_curves(counters)
+    said = listed(brackets, lambda bracket: _said(bracket, words))
+    description = f"{size}, {count}: {said}.{said_of_curves(counters)}"
     signs = signs_of("bracket", brackets) | ({"counters"} if further else set())
     picture = Picture(
         "".join(content), title, description, (across, down), caption, weight, signs=signs
@@ -136,16 +132,7 @@ def _bracket(
     words: Sequence[str],
 ) -> str:
     path = f"M{number(left)},{number(y - rise)}V{number(y)}H{number(right)}V{number(y - rise)}"
-    color = "contrast" if bracket.set_apart else "muted" if bracket.shared else "accent"
-    own = color == "accent" and options.color is not None
-    line: dict[str, object] = {
-        "class": f"sl-{color}-stroke",
-        "d": path,
-        "fill": "none",
-        "stroke": options.color if own else light(color),
-        "stroke-width": 1.0 if bracket.shared else width(bracket.probability, options.arrow_stroke),
-        "stroke-dasharray": "5 3" if bracket.faint or bracket.set_apart else None,
-    }
+    line = options.line(bracket, path, options.arrow_stroke)
     if bracket.category is not None and not bracket.shared:
         color = options.colors.get(bracket.label) or category_color(bracket.category)
         line.update({"class": None, "stroke": color, "fill": tinted(color, 0.25)})

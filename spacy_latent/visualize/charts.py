@@ -19,12 +19,7 @@ DASHES = (None, "6 3", "2 3", "8 3 2 3")
 
 
 def histogram(counts: Sequence[int], low: str, high: str) -> Markup:
-    """Return a histogram of the counts.
-
-    Args:
-        low: Label of the beginning of the axis.
-        high: Label of the end of the axis.
-    """
+    """Return a histogram of the counts, with ``low`` and ``high`` at the ends of the axis."""
     top, width, height = max(counts, default=0) or 1, 8, 26
     bars = [
         tag(
@@ -40,8 +35,8 @@ def histogram(counts: Sequence[int], low: str, high: str) -> Markup:
     full = len(counts) * width
     axis = [
         tag("path", class_="frame", d=f"M0,{height + 0.5}H{full}"),
-        tag("text", low, class_="small", x=0, y=height + 13),
-        tag("text", high, class_="small", x=full, y=height + 13, text_anchor="end"),
+        _text(low, 0, height + 13),
+        _text(high, full, height + 13, "end"),
     ]
     description = f"histogram from {low} to {high}: {', '.join(map(str, counts))}"
     return tag(
@@ -85,10 +80,8 @@ def reliability_diagram(bins: Sequence[Bin]) -> Markup:
         shown = f"{100 * share:.0f} %"
         # The labels at the ends stay clear of the other axis and of the edge.
         anchor = "start" if share == 0.0 else "end" if share == 1.0 else "middle"
-        down = {"x": f"{across:.0f}", "y": size + 14, "text_anchor": anchor}
-        beside = {"x": left - 6, "y": f"{up + 4:.0f}", "text_anchor": "end"}
-        parts.append(tag("text", shown, class_="small", **down))
-        parts.append(tag("text", shown, class_="small", **beside))
+        parts.append(_text(shown, f"{across:.0f}", size + 14, anchor))
+        parts.append(_text(shown, left - 6, f"{up + 4:.0f}", "end"))
     points = "; ".join(
         f"{one.count} said {one.said:.2f}, right {one.right:.2f}" for one in bins if one.count
     )
@@ -127,14 +120,7 @@ def _reliability_bar(one: Bin, size: int, left: int) -> list[Markup]:
             cx=f"{left + size * one.said:.1f}",
             cy=f"{size * (1 - one.said):.1f}",
         ),
-        tag(
-            "text",
-            str(one.count),
-            class_="small",
-            x=f"{middle:.1f}",
-            y=size + 28,
-            text_anchor="middle",
-        ),
+        _text(str(one.count), f"{middle:.1f}", size + 28, "middle"),
     ]
 
 
@@ -155,10 +141,10 @@ def curves(title: str, steps: Sequence[float], lines: Mapping[str, Sequence[floa
     end = number_of(last, "step", "g")
     parts = [
         tag("path", class_="frame", d=f"M{left},8V{height}H{width}"),
-        tag("text", _short(high), class_="small", x=left - 6, y=16, text_anchor="end"),
-        tag("text", _short(low), class_="small", x=left - 6, y=height, text_anchor="end"),
-        tag("text", "0", class_="small", x=left, y=height + 16, text_anchor="middle"),
-        tag("text", end, class_="small", x=width, y=height + 16, text_anchor="end"),
+        _text(_short(high), left - 6, 16, "end"),
+        _text(_short(low), left - 6, height, "end"),
+        _text("0", left, height + 16, "middle"),
+        _text(end, width, height + 16, "end"),
     ]
     ends = []
     for i, (name, line) in enumerate(lines.items()):
@@ -206,8 +192,12 @@ def _names_of_curves(
         at = max(place + 4, at + 16)
         line = f"M{width + 2},{place:.1f}L{width + 12},{at - 4:.1f}"
         parts.append(tag("path", d=line, stroke=colour))
-        parts.append(tag("text", said, class_="small", x=width + 16, y=f"{at:.1f}"))
+        parts.append(_text(said, width + 16, f"{at:.1f}"))
     return parts, at, margin
+
+
+def _text(shown: str, x: float | str, y: float | str, anchor: str | None = None) -> Markup:
+    return tag("text", shown, class_="small", x=x, y=y, text_anchor=anchor)
 
 
 def _short(value: float) -> str:

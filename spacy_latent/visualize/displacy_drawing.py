@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
-from itertools import groupby
+from itertools import repeat
 from typing import Any
 
 from spacy import displacy
-from spacy.displacy.templates import TPL_FIGURE, TPL_PAGE
 from spacy.tokens import Doc
 
-from spacy_latent.annotations import LatentAnnotation, SpanStructure
+from spacy_latent.annotations import Dependency, LatentAnnotation, SpanStructure
+from spacy_latent.annotations.displacy import draw_arcs
 from spacy_latent.characters import of_same_length
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import find_kind
@@ -41,7 +41,7 @@ def render_with_displacy(
     page: bool,
     minify: bool,
     jupyter: bool | None,
-    options: Mapping[str, object] | None,
+    options: Mapping[str, object],
     gold: Sequence[Doc] | None,
 ) -> str:
     """Draw structures with ``displacy.render``, without line widths and opacities.
@@ -52,16 +52,13 @@ def render_with_displacy(
         style: "dep" for trees, "ent" for items, "span" for tags, spans and segments. A style that
             does not match the structure is refused.
     """
-    theirs: dict[str, Any] = dict(options or {})
-    own = {name: theirs.pop(name, None) for name in OWN_OPTIONS}
+    theirs = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
+    threshold: Any = options.get("threshold")
+    alternatives: Any = options.get("alternatives") or 0
     drawings: list[dict[str, Any]] = []
-    for i, doc in enumerate(docs):
+    for doc, its_gold in zip(docs, gold or repeat(None)):
         drawings += make_drawings(
-            doc,
-            component,
-            threshold=own["threshold"],
-            alternatives=own["alternatives"] or 0,
-            gold=None if gold is None else gold[i],
+            doc, component, threshold=threshold, alternatives=alternatives, gold=its_gold
         )
     found = {_style(drawing) for drawing in drawings}
     if found - {style}:
@@ -69,31 +66,17 @@ def render_with_displacy(
             f"style is {style!r}; these structures are drawn with {', '.join(sorted(found))}. "
             "Leave style out, or name a component."
         )
-    one_style = len(found) <= 1
-    markup = [
-        displacy.render(
-            list(group),
-            style=name,
-            page=page and one_style,
-            minify=minify,
-            jupyter=jupyter,
-            options={**_distances(drawings, theirs), **theirs},
-            manual=True,
-        )
-        for name, group in groupby(drawings, key=_style)
-    ]
-    if not markup:
-        if page and docs and not any(len(doc._.latent) for doc in docs):
-            raise LatentError(NO_STRUCTURE)
-        return displacy.render([], page=page, jupyter=jupyter, manual=True)
-    # In a notebook, displaCy shows its drawing and returns None.
-    if page and not one_style and None not in markup:
-        settings = drawings[0]["settings"]
-        figures = "".join(TPL_FIGURE.format(content=drawn) for drawn in markup)
-        return TPL_PAGE.format(
-            content=figures, lang=settings.get("lang", "en"), dir=settings.get("direction", "ltr")
-        )
-    return markup[0] if one_style else "".join(drawn or "" for drawn in markup)
+    if page and docs and not drawings and not any(len(doc._.latent) for doc in docs):
+        raise LatentError(NO_STRUCTURE)
+    return displacy.render(
+        drawings,
+        style=style,
+        page=page,
+        minify=minify,
+        jupyter=jupyter,
+        options={**_distances(drawings, theirs), **theirs},
+        manual=True,
+    )
 
 
 def _distances(drawings: list[dict[str, Any]], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,11 +88,21 @@ def _distances(drawings: list[dict[str, Any]], given: Mapping[str, Any]) -> dict
     return {"distance": distance, "arrow_spacing": 4, "offset_x": distance // 2}
 
 
-def no_structure_of(component: str, there: str) -> str:
-    return (
-        f"There is no latent structure of {component!r} on the doc; it has {there}. Was the doc "
-        f"made by the pipeline, with annotate other than 'none'? {INSIDE}"
-    )
+def drawn_components(doc: Doc, component: str | None) -> list[str]:
+    """Return the components whose structures are drawn: this one, or all that wrote any.
+
+    Raises:
+        LatentError: If this one wrote none.
+    """
+    if component is None:
+        return list(doc._.latent)
+    if component not in doc._.latent:
+        there = ", ".join(doc._.latent) or "nothing"
+        raise LatentError(
+            f"There is no latent structure of {component!r} on the doc; it has {there}. Was the "
+            f"doc made by the pipeline, with annotate other than 'none'? {INSIDE}"
+        )
+    return [component]
 
 
 def _style(drawing: dict[str, Any]) -> str:
@@ -129,17 +122,14 @@ def make_drawings(
 
     See :func:`spacy_latent.visualize.render` for the arguments.
     """
-    if component is not None and component not in doc._.latent:
-        there = ", ".join(doc._.latent) or "nothing"
-        raise LatentError(no_structure_of(component, there))
-    settings = settings_of(doc)
     drawings = []
-    for name in [component] if component else list(doc._.latent):
+    for name in drawn_components(doc, component):
         annotation = doc._.latent[name]
         for span in annotation.spans:
             drawings += _span_drawings(annotation, span, threshold, alternatives)
             if gold is not None and has_heads(gold) and "heads" in find_kind(span.kind).accessors:
-                drawings.append(_gold_drawing(gold, span.start, span.end))
+                drawings.append(_gold_drawing(gold, span))
+    settings = settings_of(doc)
     return [{**_harmless(drawing), "settings": settings} for drawing in drawings]
 
 
@@ -182,20 +172,11 @@ def _has_labels(span: SpanStructure) -> bool:
     return "tags" in kind.accessors or any(len(part) > 2 for part in kind.parts(span.decoded))
 
 
-def _gold_drawing(doc: Doc, start: int, end: int) -> dict[str, Any]:
-    words, arcs = [], []
-    for token in doc[start:end]:
-        root = token.head.i == token.i
-        words.append({"text": token.text, "tag": "root" if root else ""})
+def _gold_drawing(doc: Doc, span: SpanStructure) -> dict[str, Any]:
+    arcs = [
+        Dependency(None if token.head == token else token.head.i, token.i, token.dep_, None)
+        for token in doc[span.start : span.end]
         # A head outside of the span cannot be drawn.
-        if not root and start <= token.head.i < end:
-            ends = sorted((token.i - start, token.head.i - start))
-            arcs.append(
-                {
-                    "start": ends[0],
-                    "end": ends[1],
-                    "label": escape(token.dep_),
-                    "dir": "left" if token.i < token.head.i else "right",
-                }
-            )
-    return {"words": words, "arcs": arcs, "title": "gold"}
+        if span.start <= token.head.i < span.end
+    ]
+    return {**draw_arcs(doc, span, arcs), "title": "gold"}

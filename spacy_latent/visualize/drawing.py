@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 
 from spacy.tokens import Doc, Span
 
@@ -11,7 +12,7 @@ from spacy_latent.annotations import SpanStructure
 from spacy_latent.errors import LatentError, number_of
 from spacy_latent.visualize.displacy_drawing import (
     NO_STRUCTURE,
-    no_structure_of,
+    drawn_components,
     render_with_displacy,
 )
 from spacy_latent.visualize.drawing_options import DrawingOptions, settings_of
@@ -57,7 +58,6 @@ def render(
     ``displacy.set_render_wrapper`` is applied.
 
     Args:
-        docs: Docs or spans.
         component: Name of the component; None draws the structures of all components.
         style: None selects the style that matches each structure. A style that does not match is
             refused.
@@ -81,14 +81,12 @@ def render(
             bg, font and so on.
         gold: Docs of the same tokens with dependency heads, categories or both. Heads are drawn
             below the words of latent trees, and arcs that only one of the two trees has are set
-            apart.
-            The label of the categories stands beside the predicted one.
-        opening: Content of a whole page above the drawings, such as a
-            :func:`spacy_latent.visualize.figure_table.figure_table`. The default is the title and a
-            description of the drawings.
+            apart. The label of the categories stands beside the predicted one.
+        opening, closing: Content of a whole page above and below the drawings, such as a
+            :func:`spacy_latent.visualize.figure_table.figure_table`. The default begins a page with
+            the title and a description of the drawings.
         title: Title of a whole page. The default has the names of the components, and the text if
             there is only one.
-        closing: Content of a whole page below the drawings.
         note: Further sentence of the description of the drawings on a whole page.
 
     Returns:
@@ -172,7 +170,6 @@ def serve(
     See :func:`render` for the other arguments.
 
     Args:
-        port: Port to listen on.
         host: Host to listen on. Unlike with displaCy, only this machine can see the drawings unless
             another host is given.
         auto_select_port: Select another port if this one is taken.
@@ -196,17 +193,13 @@ def make_figures(
             "register_kind of spacy_latent.kinds."
         )
     figures = []
-    for i, doc in enumerate(docs):
-        if component is not None and component not in doc._.latent:
-            there = ", ".join(doc._.latent) or "nothing"
-            raise LatentError(no_structure_of(component, there))
+    for doc, its_gold in zip(docs, gold or repeat(None)):
         own = drawing_options.of(settings_of(doc))
-        for name in [component] if component else list(doc._.latent):
+        for name in drawn_components(doc, component):
             spans = doc._.latent[name].spans
             drawn = drawn_pieces(spans)
             for number, span in enumerate(spans[:drawn], 1):
-                view = StructureView(doc, name, span, own, None if gold is None else gold[i])
-                figure = draw_figure(view, style)
+                figure = draw_figure(StructureView(doc, name, span, own, its_gold), style)
                 if span.other_start is not None and len(spans) > 1:
                     left_out = number == drawn < len(spans)
                     more = "; the pair is long, and further pieces are not drawn" * left_out
@@ -236,9 +229,6 @@ def is_drawn(doc: Doc, component: str | None) -> bool:
     """Return whether there is a structure to draw.
 
     A doc without words has no structure, and neither has a pair of texts if one text has no words.
-
-    Args:
-        component: See :func:`render`.
     """
     names = [component] if component else list(doc._.latent)
     return any(doc._.latent[name].spans for name in names if name in doc._.latent)

@@ -12,7 +12,8 @@ from unicodedata import bidirectional
 from spacy.tokens import Doc
 
 from spacy_latent.errors import LatentError
-from spacy_latent.visualize.palette import light
+from spacy_latent.visualize.legend import Part
+from spacy_latent.visualize.palette import color_name, light, width
 
 # Options of displaCy that these drawings ignore. A config may have them for both.
 DISPLACY_OPTIONS = (
@@ -136,6 +137,18 @@ class DrawingOptions:
     def x(self, value: float, across: float) -> float:
         """Return the x coordinate of a position counted from the side where writing begins."""
         return across - value if self.rtl else value
+
+    def line(self, part: Part, path: str, widest: float) -> dict[str, object]:
+        """Return the attributes of the line of a part; ``widest`` is the width of a certain one."""
+        name = color_name(part.set_apart, part.shared)
+        return {
+            "class": f"sl-{name}-stroke",
+            "d": path,
+            "fill": "none",
+            "stroke": self.color if self.color and name == "accent" else light(name),
+            "stroke-width": width(part.probability, widest, part.shared),
+            "stroke-dasharray": "5 3" if part.faint or part.set_apart else None,
+        }
 
     def word(self, anchor: str = "middle") -> dict[str, object]:
         """Return the attributes of the text of a word, without its position."""

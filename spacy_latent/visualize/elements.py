@@ -78,6 +78,29 @@ def script_policy(script: str) -> Markup:
     return tag("meta", http_equiv="Content-Security-Policy", content=policy)
 
 
+def script_page(
+    title: str,
+    style: str,
+    script: str,
+    *content: object,
+    lang: str = "en",
+    direction: str | None = None,
+    class_: str | None = None,
+) -> str:
+    """Return a page with this content, which may run this script and loads nothing."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        script_policy(script),
+        tag("meta", name="viewport", content="width=device-width,initial-scale=1"),
+        tag("title", title),
+        tag("style", Markup(style)),
+    )
+    run = tag("script", Markup(script)) if script else None
+    page = tag("html", head, tag("body", *content, run, class_=class_), lang=lang, dir=direction)
+    return f"<!DOCTYPE html>\n{page}\n"
+
+
 def inert_json(value: object) -> str:
     """Return compact JSON without characters of HTML markup and without direction overrides."""
     written = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

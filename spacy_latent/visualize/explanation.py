@@ -34,7 +34,7 @@ def render_explanations(explanations: Sequence[Explanation]) -> str:
     mask keeps them, and other words that the mask keeps more faintly. The second drawing marks the
     words that leave-one-out finds.
     """
-    options = DrawingOptions.from_options({})
+    options = DrawingOptions()
     figures = [_figure(explanation, options) for explanation in explanations]
     if explanations:
         options = options.of(settings_of(explanations[0].doc))

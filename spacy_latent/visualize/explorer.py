@@ -61,12 +61,7 @@ class Busy(LatentError):
 
 @dataclass(frozen=True)
 class Prediction:
-    """Predictions of a pipeline for a text.
-
-    Attributes:
-        doc: The doc, with the structures of all latent layers.
-        pipeline: The explorer that made the predictions.
-    """
+    """Predictions of a pipeline for a text, on a doc with the structures of all latent layers."""
 
     doc: Doc
     pipeline: Explorer
@@ -102,11 +97,7 @@ class Prediction:
 
 
 class Axis(TypedDict):
-    """Possible values of one number of a part.
-
-    Attributes:
-        options: The options in words, in order.
-    """
+    """Possible values of one number of a part: in words, from the value ``first`` on."""
 
     name: str
     first: int
@@ -118,7 +109,6 @@ class PredictedStructure:
     """Structure of a text, with its parts as users see them.
 
     Attributes:
-        seen: The predictions that the structure belongs to.
         key: Name that the structure is stored under.
         why_not: Reason if the structure cannot be edited, or "".
     """
@@ -253,7 +243,6 @@ class PredictedPart:
 
     Attributes:
         part: The part, as in ``SpanStructure.parts``.
-        description: The part in words.
         chosen: True if the part belongs to the best structure.
     """
 
@@ -307,7 +296,6 @@ class Explorer:
         """Return the predictions of the pipeline for a text or a pair.
 
         Args:
-            texts: A text, or a pair of texts.
             asked: Interventions, as in
                 :func:`spacy_latent.evaluation.counterfactuals.counterfactual`. Without them the
                 result is the result of ``nlp``.

@@ -36,7 +36,6 @@ class Frame:
 
     Attributes:
         caption: Text below the drawing, such as "step 500".
-        doc: Doc with structures.
     """
 
     caption: str
@@ -100,8 +99,7 @@ def animated_svg(film: Film) -> str:
 def film_page(films: Sequence[Film], title: str, charts: str = "") -> str:
     """Return an HTML page with each film as an animation and as a strip of drawings below it.
 
-    Args:
-        charts: Markup before the films.
+    The markup ``charts`` stands before the films.
     """
     sections = "\n".join(_section(film) for film in films)
     return (

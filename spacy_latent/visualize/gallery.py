@@ -24,20 +24,15 @@ GALLERY_BYTES = 4_300_000
 def render_gallery(assessment: Assessment, max_bytes: int = GALLERY_BYTES) -> Markup:
     """Return the gallery section of the report.
 
-    Args:
-        max_bytes: Greatest size of the gallery. The gallery of a larger corpus holds docs at equal
-            distances.
+    The gallery of a corpus of more than ``max_bytes`` holds docs at equal distances.
     """
-    layers = [
-        {"name": name, "kind": find_kind(part.kind).gallery}
-        for name, part in assessment.figures.components.items()
-    ]
+    parts = assessment.figures.components
+    layers = [{"name": name, "kind": find_kind(parts[name].kind).gallery} for name in parts]
     count = len(assessment.examples)
-    numbers = list(range(count))
-    entries = [_entry(assessment, d, [layer["name"] for layer in layers]) for d in numbers]
+    entries = [_entry(assessment, d, list(parts)) for d in range(count)]
     # 8 bytes for the number of the doc and the commas.
     sizes = [len(inert_json(entry).encode("utf8")) + 8 for entry in entries]
-    kept = numbers
+    kept = list(range(count))
     while sum(sizes[d] for d in kept) > max_bytes and len(kept) > 1:
         fewer = max(1, min(len(kept) - 1, int(len(kept) * max_bytes / sum(sizes[d] for d in kept))))
         kept = [int(d) for d in np.linspace(0, count - 1, fewer)]
@@ -93,31 +88,15 @@ def _controls(
     assessment: Assessment, layers: list[dict[str, str]], has_gold: bool, has_score: bool
 ) -> Markup:
     sorts = _orders(assessment, layers, has_gold, has_score)
-    select = [tag("option", label, value=value) for value, label in sorts]
     shows = [("all", "all docs"), ("right", "right ones"), ("wrong", "wrong ones")]
+    names = [(i, layer["name"]) for i, layer in enumerate(layers)]
     return tag(
         "div",
         tag("label", "Search", tag("input", id="query", type="search", placeholder="words")),
-        tag(
-            "label",
-            "Show",
-            tag("select", [tag("option", label, value=v) for v, label in shows], id="show"),
-        )
-        if has_score
-        else None,
-        tag("label", "Sort by", tag("select", select, id="sort")),
+        _choice("Show", "show", shows) if has_score else None,
+        _choice("Sort by", "sort", sorts),
         tag("button", "↑ rising", id="down", type="button", aria_pressed="false"),
-        tag(
-            "label",
-            "Layer",
-            tag(
-                "select",
-                [tag("option", layer["name"], value=i) for i, layer in enumerate(layers)],
-                id="layer",
-            ),
-        )
-        if len(layers) > 1
-        else None,
+        _choice("Layer", "layer", names) if len(layers) > 1 else None,
         tag(
             "label",
             tag("span", "Zoom ", tag("span", "100 %", id="percent")),
@@ -135,6 +114,11 @@ def _controls(
         class_="controls",
         role="search",
     )
+
+
+def _choice(label: str, name: str, options: Sequence[tuple[object, str]]) -> Markup:
+    chosen = [tag("option", text, value=value) for value, text in options]
+    return tag("label", label, tag("select", chosen, id=name))
 
 
 def _legend(layers: list[dict[str, str]], has_gold: bool) -> Markup | None:
@@ -163,12 +147,10 @@ def _entry(assessment: Assessment, d: int, layers: Sequence[str]) -> list[Any]:
     example, score = assessment.examples[d], assessment.scores[d]
     doc, gold = example.predicted, assessment.heads[d]
     words = [token.text for token in doc]
-    packed: Any = words
-    if not any(" " in word or not word for word in words):
-        packed = " ".join(words)
+    apart = any(" " in word or not word for word in words)
     label = best_category(doc.cats) if doc.cats else None
     return [
-        packed,
+        words if apart else " ".join(words),
         gold_label(example.reference.cats) if example.reference.cats else None,
         label,
         None if label is None else _percent(doc.cats[label]),
@@ -191,8 +173,7 @@ def _entry_of_layer(assessment: Assessment, d: int, doc: Doc, name: str) -> list
     if gold is not None and annotation.spans and _has_heads(annotation.spans[0].kind):
         known = gold >= 0
         if known.any():
-            same = (annotation.heads == gold)[known]
-            agreement = _percent(float(same.mean()))
+            agreement = _percent(float((annotation.heads == gold)[known].mean()))
     return [
         drawn,
         round(nats, 3) if math.isfinite(nats) else None,

@@ -37,7 +37,6 @@ def draw_heat_map(
         rows: Words of the rows; ``source`` of a cell is its row.
         columns: Words of the columns; ``target`` of a cell is its column.
         known: True if probabilities are stored.
-        weight: Weight of the structure among its alternatives.
     """
     side = CELL if len(columns) <= MANY else SMALL_CELL
     left = options.offset_x + widest(map(shortened, rows), WORD) + 10

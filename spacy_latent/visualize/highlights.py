@@ -71,17 +71,13 @@ def draw_highlights(
     Args:
         words: Each word with the white space after it.
         highlights: The highlights in order, without overlap.
-        weight: Weight of the structure among its alternatives.
     """
     listed = ", ".join(_said(words, mark) for mark in highlights if not mark.faint)
     count = sum(not mark.faint for mark in highlights)
     description = f"{count} marked in {number_of(len(words), 'word')}: {listed}."
     # Highlights with a label need no sign in the legend.
     plain = [mark for mark in highlights if not mark.label]
-    signs = frozenset(
-        (["mark"] if not all(mark.faint for mark in plain) else [])
-        + (["other mark"] if any(mark.faint for mark in plain) else [])
-    )
+    signs = frozenset("other mark" if mark.faint else "mark" for mark in plain)
     if options.as_svg:
         content, size = _svg(words, highlights, options)
         return Picture(content, title, description, size, "", weight, signs=signs)
@@ -121,11 +117,10 @@ def _said(words: Sequence[tuple[str, str]], mark: Highlight) -> str:
 
 def _color(mark: Highlight, options: DrawingOptions) -> tuple[str, float]:
     """Return the colour and its opacity over the background."""
-    plain = SKY_BLUE if mark.faint else ORANGE
     if mark.label:
         plain = options.colors.get(mark.label) or category_color(sum(map(ord, mark.label)))
     else:
-        plain = options.color or plain
+        plain = options.color or (SKY_BLUE if mark.faint else ORANGE)
     strongest = 0.2 if mark.weak else BRIGHT if plain == YELLOW else 0.5
     return plain, 0.05 + strongest * opacity(mark.probability)
 

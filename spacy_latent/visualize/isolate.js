@@ -1,8 +1,8 @@
-// Words of a drawing that stand out with what is theirs, by pointing and by the keyboard.
+// Words of a drawing that stand out with their parts, by pointing and by the keyboard.
 "use strict";
 // node: gets the class "isolating". drawing: inside of it, with data-word on words and data-words on
-// parts. picked: gives those that stand out where none is pointed at. pick: is told of a word, or of
-// undefined for none.
+// parts. picked: returns the words that stand out while none is pointed at. pick: called with a word,
+// or with undefined for none.
 function standOut(node, drawing, picked, pick) {
   const words = [...drawing.querySelectorAll("[data-word]")];
   function isolate(wanted) {
@@ -39,7 +39,7 @@ function standOut(node, drawing, picked, pick) {
       event.preventDefault();
     });
   });
-  // Of a picture that is one whole, a screen reader tells no words.
+  // A screen reader names no words inside of an element with the role img.
   if (words.length) {
     drawing.querySelectorAll("svg[role=img]").forEach((svg) => svg.setAttribute("role", "group"));
   }

@@ -7,13 +7,30 @@ from collections.abc import Sequence
 
 from spacy_latent.analysis import structures
 from spacy_latent.analysis.agreement import RANDOM
-from spacy_latent.analysis.figures import LayerFigures, RandomStructures, Relation, Statistic
+from spacy_latent.analysis.figures import (
+    Interval,
+    LayerFigures,
+    RandomStructures,
+    Relation,
+    Statistic,
+)
 from spacy_latent.analysis.verdicts import percent, points
 from spacy_latent.errors import number_of
 from spacy_latent.visualize.charts import bar, histogram
 from spacy_latent.visualize.elements import Markup, join, tag
 
 MOST_RELATIONS = 60
+# Measures of agreement with references in words.
+MEASURES = {
+    "directed": "same head",
+    "whole trees": "texts with every head the same",
+    "undirected": "same arc, whichever way it points",
+    "yields": "sets of words under each head, F1",
+    "one arc": "of these, those that one arc joins to the rest",
+    "brackets": "brackets of the reference's subtrees that are found",
+    "links": "F1 of the sure links",
+    "parts": "F1 of the annotated parts",
+}
 
 
 def table(header: Sequence[str | Sequence[str]], rows: Sequence[Markup]) -> Markup:
@@ -107,11 +124,10 @@ def _drop(row: RandomStructures) -> str:
 
 
 def _controls(part: LayerFigures) -> Markup | None:
-    found = dict(part.controls)
     share, tokens = part.by_length
     rows = [
         bar_row(f"{name} {part.plural}", value, other=True)
-        for name, value in sorted(found.items(), key=lambda entry: -entry[1])
+        for name, value in sorted(part.controls.items(), key=lambda entry: -entry[1])
     ]
     if tokens:
         rows.append(bar_row("what other texts of the same length get", share, other=True))
@@ -173,35 +189,15 @@ def _reference(part: LayerFigures) -> Markup | None:
     reference = part.reference
     if reference is None:
         return None
-    names = {
-        "directed": "same head",
-        "whole trees": "texts with every head the same",
-        "undirected": "same arc, whichever way it points",
-        "yields": "sets of words under each head, F1",
-        "one arc": "of these, those that one arc joins to the rest",
-        "brackets": "brackets of the reference's subtrees that are found",
-        "links": "F1 of the sure links",
-        "parts": "F1 of the annotated parts",
-    }
-    kinds = list(next(iter(reference.rows.values())))
     tables = []
-    for kind in kinds:
+    for measure in next(iter(reference.rows.values())):
+        shares = {name: row[measure] for name, row in reference.rows.items()}
+        ranked = sorted(shares, key=lambda name: (name != part.component, -_or_zero(shares[name])))
         rows = [
-            bar_row(
-                _row_name(part, name),
-                row[kind][0],
-                row[kind][1],
-                row[kind][2],
-                name != part.component,
-            )
-            for name, row in sorted(
-                reference.rows.items(),
-                key=lambda entry: (entry[0] != part.component, -_or_zero(entry[1][kind][0])),
-            )
+            bar_row(_row_name(part, name), *shares[name], name != part.component) for name in ranked
         ]
-        tables.append(
-            table([names.get(kind, kind), ("share", "number"), "with 95 % interval"], rows)
-        )
+        header = [MEASURES.get(measure, measure), ("share", "number"), "with 95 % interval"]
+        tables.append(table(header, rows))
     return join(
         tag("h3", f"Agreement with the {reference.of} of the references"),
         tag(
@@ -224,39 +220,32 @@ def _row_name(part: LayerFigures, name: str) -> str:
     return f"random {part.plural} of the same set{constraint}"
 
 
-def _or_zero(value: float) -> float:
-    return value if math.isfinite(value) else 0.0
+def _or_zero(share: Interval) -> float:
+    return share[0] if math.isfinite(share[0]) else 0.0
 
 
 def _relations(relations: Sequence[Relation]) -> Markup | None:
     if not relations:
         return None
+
+    def number(shown: str, value: float) -> Markup:
+        return tag("td", shown, class_="number", data_value=value)
+
     rows = [
         tag(
             "tr",
             tag("td", row.relation, data_value=row.relation),
-            tag("td", f"{row.tokens:,}", class_="number", data_value=row.tokens),
-            tag("td", percent(row.directed), class_="number", data_value=row.directed),
-            tag(
-                "td",
-                percent(row.undirected) if row.arcs else "–",
-                class_="number",
-                data_value=row.undirected if row.arcs else -1,
-            ),
-            tag(
-                "td",
-                f"{percent(row.control_directed)} ({row.control})",
-                class_="number",
-                data_value=row.control_directed,
-            ),
+            number(f"{row.tokens:,}", row.tokens),
+            number(percent(row.directed), row.directed),
+            number(percent(row.undirected), row.undirected) if row.arcs else number("–", -1),
+            number(f"{percent(row.control_directed)} ({row.control})", row.control_directed),
         )
         for row in relations[:MOST_RELATIONS]
     ]
+    titles = ("relation", "tokens", "same head", "same arc", "best control, same head")
     header = [
-        tag("th", tag("button", label, type="button"), class_=None if not i else "number")
-        for i, label in enumerate(
-            ("relation", "tokens", "same head", "same arc", "best control, same head")
-        )
+        tag("th", tag("button", title, type="button"), class_="number" if i else None)
+        for i, title in enumerate(titles)
     ]
     sorted_ = tag("table", tag("thead", tag("tr", header)), tag("tbody", rows))
     return join(tag("h3", "By relation"), tag("div", sorted_, class_="wide"))

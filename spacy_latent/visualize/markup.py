@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from typing import TypeVar
 
 from spacy_latent.characters import visible
 
 LONGEST_WORD = 40
+# Number of parts that descriptions for screen readers name.
+LISTED = 40
+
+Part = TypeVar("Part")
 
 
 def shortened(text: str) -> str:
@@ -41,6 +46,12 @@ def of_words(marked: bool, words: Iterable[int | str], *content: str) -> str:
     if not marked:
         return "".join(content)
     return element("g", {"data-words": " ".join(map(str, words))}, *content)
+
+
+def listed(parts: Sequence[Part], say: Callable[[Part], str]) -> str:
+    """Return the first parts in words, and how many more there are."""
+    more = f"; and {len(parts) - LISTED} more" if len(parts) > LISTED else ""
+    return "; ".join(map(say, parts[:LISTED])) + more
 
 
 def number(value: object) -> str:

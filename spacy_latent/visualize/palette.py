@@ -51,13 +51,20 @@ def opacity(probability: float, set_apart: bool = False, shared: bool = False) -
     return FAINTEST + (1 - FAINTEST) * (least if shared else max(least, _clipped(probability)))
 
 
+def color_name(set_apart: bool, shared: bool) -> str:
+    """Return the name in :data:`COLORS` of the colour of a part; see :func:`opacity`."""
+    return "contrast" if set_apart else "muted" if shared else "accent"
+
+
 def shade(probability: float) -> float:
     """Return the opacity of an area, which may be lighter than a line."""
     return 0.08 + 0.92 * _clipped(probability)
 
 
-def width(probability: float, widest: float) -> float:
-    """Return the width of a line, which grows with its probability."""
+def width(probability: float, widest: float, shared: bool = False) -> float:
+    """Return the width of a line, which grows with its probability unless others have it, too."""
+    if shared:
+        return 1.0
     return THINNEST + (widest - THINNEST) * _clipped(probability)
 
 

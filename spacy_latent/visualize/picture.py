@@ -121,10 +121,9 @@ def row_ends(ends: Sequence[float], options: DrawingOptions) -> list[float]:
 
 
 def in_one_row(x: float, half: float, breaks: Sequence[float]) -> float:
-    """Return the middle of a label, moved so that no end of a row cuts the label.
+    """Return the middle ``x`` of a label, moved so that no end of a row cuts the label.
 
     Args:
-        x: The middle of the label.
         half: Half the width of the label.
         breaks: Positions at which rows end.
     """
@@ -314,8 +313,8 @@ def weight_text(weight: float) -> str:
 # Meaning of the weights of alternatives, which depends on the estimator.
 WEIGHTS = (
     "Several structures of one text are alternatives. The weight of a structure is its probability "
-    "among all possible ones; of samples, and of an estimator that mixes a few structures, such as "
-    "SparseMAP, it is the share in the mixture."
+    "among all possible ones. For samples, and for an estimator that mixes a few structures, such "
+    "as SparseMAP, it is the share in the mixture."
 )
 
 
@@ -326,5 +325,5 @@ def weight_caption(weight: float) -> str:
 
 def picture_caption(picture: Picture) -> str:
     """Return the text above a picture: its weight and its caption."""
-    shown = [] if picture.weight is None else [weight_caption(picture.weight)]
-    return " · ".join([*shown, *([picture.caption] if picture.caption else [])])
+    weight = "" if picture.weight is None else weight_caption(picture.weight)
+    return " · ".join(filter(None, (weight, picture.caption)))

@@ -57,7 +57,7 @@
     }
     const key = KEYS[state.sort];
     const sign = state.down ? -1 : 1;
-    // What has no such number comes last, either way.
+    // Docs without such a number come last in both directions.
     order.sort((a, b) => {
       const x = key(a), y = key(b);
       if (x === null || y === null) return (x === null) - (y === null) || a - b;
@@ -168,9 +168,7 @@
     const base = room + 6, bottom = base + 24;
     const height = bottom + (below.length ? 34 + step(down) * down : 2);
     const told = arcs.map((arc) => own[arc.modifier] + " ← " + (arc.head < 0 ? "root" : own[arc.head])).join(", ");
-    const root = svg("svg", { role: "img", "aria-label": told, viewBox: "0 0 " + x + " " + height });
-    root.dataset.width = x;
-    scale(root);
+    const root = canvas(x, height, told);
     own.forEach((word, i) => {
       root.append(svg("text", { x: middles[i], y: base + 14, "text-anchor": "middle" }, word));
     });
@@ -185,8 +183,8 @@
     return folded(root, ends, height);
   }
 
-  // The longest label of each root that ends before the next root; the title has all of it. Returns
-  // the width of the drawing, in which the last label fits.
+  // Give each root the longest label that ends before the next root; its title has all of it. Return
+  // a width of the drawing in which the last label fits.
   function labelRoots(arcs, middles, width, gold) {
     const roots = arcs.filter((arc) => arc.head < 0).sort((a, b) => a.modifier - b.modifier);
     const sized = (label) => ruler.measureText(label).width * 12 / 14 + 10;
@@ -205,7 +203,7 @@
     return width;
   }
 
-  // How many arcs each has below it: shorter ones whose stretch overlaps with its own.
+  // Give each arc the level above all shorter arcs that overlap with it. Return the highest level.
   function levels(arcs) {
     const sorted = arcs.filter((arc) => arc.head >= 0)
       .sort((a, b) => Math.abs(a.head - a.modifier) - Math.abs(b.head - b.modifier));
@@ -254,7 +252,7 @@
     return [svg("text", at, arc.percent + " %")];
   }
 
-  // Rows of a long text: what crosses the end of one runs on in the next. As visualize/picture.py.
+  // Rows of a long text, as in visualize/picture.py: arcs that cross the end of a row go on in the next.
   const LONG = 60, FOLD = 900;
   function folded(drawn, ends, height) {
     if (ends.length <= LONG) return drawn;
@@ -276,6 +274,13 @@
     }
     cut(Number(drawn.dataset.width));
     return rows;
+  }
+
+  function canvas(width, height, told) {
+    const drawn = svg("svg", { role: "img", "aria-label": told, viewBox: `0 0 ${width} ${height}` });
+    drawn.dataset.width = width;
+    scale(drawn);
+    return drawn;
   }
 
   function scale(drawn) {
@@ -300,9 +305,7 @@
     }
     const base = 14 * most + 18, width = edges[own.length];
     const told = brackets.map((b) => own.slice(b.first, b.last + 1).join(" ")).join("; ");
-    const root = svg("svg", { role: "img", "aria-label": told, viewBox: `0 0 ${width} ${base + 24}` });
-    root.dataset.width = width;
-    scale(root);
+    const root = canvas(width, base + 24, told);
     own.forEach((word, i) => {
       const middle = (edges[i] + edges[i + 1] - 12) / 2;
       root.append(svg("text", { x: middle, y: base + 14, "text-anchor": "middle" }, word));
@@ -332,9 +335,7 @@
     const width = end + 8 + widest(other) + 12, height = rows * row + 8;
     const y = (i, texts) => 4 + (i + 0.5) * rows * row / texts.length;
     const told = span[2].map(([i, j]) => own[i] + " ~ " + other[j]);
-    const root = svg("svg", { role: "img", "aria-label": told.join(", "), viewBox: `0 0 ${width} ${height}` });
-    root.dataset.width = width;
-    scale(root);
+    const root = canvas(width, height, told.join(", "));
     span[2].forEach(([i, j], k) => {
       const group = svg("g", { class: "cell" }, svg("title", {}, told[k] + (span[3] ? ", " + span[3][k] + " %" : "")));
       const from = y(i, own), to = y(j, other), middle = (start + end) / 2;
@@ -351,40 +352,30 @@
 
   // ------------------------------------------------------------------ marked text
 
+  const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999"];
   const percentOf = (span, i) => (span[3] ? span[3][i] + " %" : "");
+  const line = (nodes) => html("div", { class: "words" }, ...nodes);
+
+  // Words with their tag or label, and the probability of part i of the span.
+  function labelled(words, label, span, i) {
+    const block = html("bdi", { class: "block", title: percentOf(span, i) }, words, html("sub", {}, label));
+    block.style.borderBottom = "3px solid " + COLOURS[label % COLOURS.length];
+    return block;
+  }
 
   function drawItems(tokens, span) {
     const place = new Map(span[2].map((item, i) => [item, i]));
-    const line = html("div", { class: "words" });
-    tokens.slice(span[0], span[1]).forEach((word, i) => {
-      if (!place.has(i)) line.append(html("bdi", {}, visible(word)));
-      else line.append(html("bdi", {}, html("mark", { title: percentOf(span, place.get(i)) }, visible(word))));
-    });
-    return line;
+    const mark = (word, i) => (place.has(i) ? html("mark", { title: percentOf(span, place.get(i)) }, word) : word);
+    return line(tokens.slice(span[0], span[1]).map((word, i) => html("bdi", {}, mark(visible(word), i))));
   }
 
   function drawTags(tokens, span) {
-    const line = html("div", { class: "words" });
-    tokens.slice(span[0], span[1]).forEach((word, i) => {
-      const tag = span[2][i];
-      const block = html("bdi", { class: "block", title: percentOf(span, i) }, visible(word), html("sub", {}, tag));
-      block.style.borderBottom = "3px solid " + COLOURS[tag % COLOURS.length];
-      line.append(block);
-    });
-    return line;
+    return line(tokens.slice(span[0], span[1]).map((word, i) => labelled(visible(word), span[2][i], span, i)));
   }
-  const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999"];
 
   function drawSegments(tokens, span) {
     const own = tokens.slice(span[0], span[1]).map(visible);
-    const line = html("div", { class: "words" });
-    span[2].forEach(([first, stop, label], i) => {
-      const block = html("bdi", { class: "block", title: percentOf(span, i) },
-        own.slice(first, stop).join(" "), html("sub", {}, label));
-      block.style.borderBottom = "3px solid " + COLOURS[label % COLOURS.length];
-      line.append(block);
-    });
-    return line;
+    return line(span[2].map(([first, stop, label], i) => labelled(own.slice(first, stop).join(" "), label, span, i)));
   }
 
   function drawParts(tokens, span) {

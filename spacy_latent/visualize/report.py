@@ -19,11 +19,11 @@ from spacy_latent.analysis.figures import (
 from spacy_latent.analysis.remarks import remarks
 from spacy_latent.analysis.training_log import Evaluation
 from spacy_latent.analysis.verdicts import Verdict, answer, headline, percent, points, trivial
-from spacy_latent.errors import number_of
+from spacy_latent.errors import number_of, plural
 from spacy_latent.evaluation.assessment import Assessment
 from spacy_latent.kinds import find_kind
 from spacy_latent.visualize.charts import bar, curves, reliability_diagram
-from spacy_latent.visualize.elements import Markup, script_policy, tag
+from spacy_latent.visualize.elements import Markup, script_page, tag
 from spacy_latent.visualize.gallery import GALLERY_BYTES, render_gallery
 from spacy_latent.visualize.layer_section import bar_row, layer_section, share_text, table
 from spacy_latent.visualize.page import packaged
@@ -47,8 +47,7 @@ def render_report(
     """Return the HTML page of the report.
 
     Args:
-        model: Name of the pipeline, for the title.
-        corpus: Name of the corpus, for the title.
+        model, corpus: Names of the pipeline and of the corpus, for the title.
         training: Rows of :func:`spacy_latent.analysis.training_log.read_training_log`.
         gallery_bytes: Greatest size of the gallery. The gallery of a larger corpus holds docs at
             equal distances.
@@ -63,23 +62,10 @@ def render_report(
         render_gallery(assessment, gallery_bytes) if figures.components else None,
         _foot({part.kind for part in figures.components.values()}),
     ]
-    style = packaged("report.css")
     # The script draws the gallery.
     script = packaged("report.js") if figures.components else ""
-    page = tag(
-        "html",
-        tag(
-            "head",
-            tag("meta", charset="utf-8"),
-            script_policy(script),
-            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            tag("title", f"{_subject(figures)} of {model}"),
-            tag("style", Markup(style)),
-        ),
-        tag("body", sections, tag("script", Markup(script)) if script else None),
-        lang="en",
-    )
-    return f"<!DOCTYPE html>\n{page}\n"
+    title = f"{_subject(figures)} of {model}"
+    return script_page(title, packaged("report.css"), script, sections)
 
 
 # ---------------------------------------------------------------- results
@@ -142,10 +128,9 @@ def _seen(figures: Figures) -> str:
 
 def _places(figures: Figures) -> list[tuple[str, str]]:
     """Return the identifiers and the titles of the sections."""
-    found = [("task", "Scores"), ("gallery", "Gallery"), ("about", "About")]
-    if not figures.components:
-        found.remove(("gallery", "Gallery"))
-    return [*((_place(name), f"Confidence of {name}") for name in figures.entities), *found]
+    confidences = [(_place(name), f"Confidence of {name}") for name in figures.entities]
+    gallery = [("gallery", "Gallery")] if figures.components else []
+    return [*confidences, ("task", "Scores"), *gallery, ("about", "About")]
 
 
 def _answer(assessment: Assessment) -> Markup:
@@ -154,8 +139,7 @@ def _answer(assessment: Assessment) -> Markup:
     The answer comes from trained controls. Without them it is the command that trains a control.
     """
     name, part = next(iter(assessment.figures.components.items()))
-    plural, found = part.plural, assessment.verdicts[name]
-    said = answer(found)
+    said = answer(assessment.verdicts[name])
     lines: list[Markup | None] = []
     for measure, row in part.trained.measures.items():
         rows = [_answer_row("this model", row)]
@@ -165,10 +149,10 @@ def _answer(assessment: Assessment) -> Markup:
         header = ["", (measure, "number"), "with 95 % interval", "this model is ahead by"]
         lines.append(tag("div", table(header, rows), class_="wide"))
     if not lines:
-        lines.append(tag("p", *_untested(plural, part.kind)))
+        lines.append(tag("p", *_untested(part.plural, part.kind)))
     return tag(
         "section",
-        tag("strong", f"Do the {plural} help? {said}."),
+        tag("strong", f"Do the {part.plural} help? {said}."),
         lines,
         class_=f"answer {'good' if said == 'Yes' else 'warning' if said == 'No' else 'note'}",
         id="help",
@@ -197,17 +181,17 @@ def _answer_row(label: str, row: TrainedScore | ControlScore) -> Markup:
     )
 
 
-def _untested(plural: str, kind: str) -> list[Any]:
+def _untested(structures: str, kind: str) -> list[Any]:
     if not find_kind(kind).trees:
         return [
-            "Only beside a pipeline for the same task that was trained without them, such as one "
-            "that reads all words, can be told whether they help. Give its directory with ",
+            "Only a pipeline for the same task that was trained without them, such as one that "
+            "reads all words, shows whether they help. Give its directory with ",
             tag("code", "--control DIRECTORY"),
             ".",
         ]
     return [
-        f"Only beside the same model, trained with {plural} that are not learned, can be told "
-        "whether they help. ",
+        f"Only the same model, trained with {structures} that are not learned, shows whether they "
+        "help. ",
         tag("code", "spacy latent control CONFIG --trees random --output DIRECTORY"),
         " trains one; then give this report ",
         tag("code", "--control DIRECTORY"),
@@ -235,7 +219,7 @@ def _place(name: str) -> str:
 
 def _confidence(name: str, found: EntityFigures) -> Markup:
     """Return the section on the reliability of the probabilities of entities or arcs."""
-    several = number_of(2, found.noun).split(maxsplit=1)[1]
+    several = plural(found.noun)
     component = name.split(":", maxsplit=1)[0]
     heading = tag("h2", f"Confidence of the {several} of ", tag("code", component))
     if not found.found:
@@ -252,13 +236,8 @@ def _confidence(name: str, found: EntityFigures) -> Markup:
         )
         for row in found.cuts
     ]
-    header = [
-        ("confidence", "number"),
-        (several, "number"),
-        ("precision", "number"),
-        "with 95 % interval",
-        ("recall", "number"),
-    ]
+    numbers = [(title, "number") for title in ("confidence", several, "precision", "recall")]
+    header = [*numbers[:3], "with 95 % interval", numbers[3]]
     diagram = tag(
         "figure",
         tag("figcaption", "The share that is right, by how probable they are said to be"),
@@ -274,9 +253,9 @@ def _confidence(name: str, found: EntityFigures) -> Markup:
             "p",
             f"{number_of(found.found, found.noun, ',')} found, {found.gold:,} in the references. ",
             tag("b", f"Expected calibration error: {_exact(found.error)}. "),
-            f"Were all probabilities right, it would be {_exact(found.chance)} of so many "
-            f"{several} on average, and below {_exact(found.chance_high)} 19 times of 20, since "
-            "which of them are right is chance. ",
+            f"If all probabilities of so many {several} were right, chance alone would make it "
+            f"{_exact(found.chance)} on average, and less than {_exact(found.chance_high)} 19 "
+            "times of 20. ",
             _judged(found),
         ),
         tag("div", diagram, tag("div", dropped, table(header, rows)), class_="columns wide"),
@@ -286,15 +265,15 @@ def _confidence(name: str, found: EntityFigures) -> Markup:
 
 def _judged(found: EntityFigures) -> list[Any]:
     if found.error <= found.chance_high:
-        return ["This text does not tell them from right ones."]
+        return ["Nothing in these texts speaks against the probabilities."]
     if found.error <= SMALL_ERROR:
-        return ["They are a little off."]
-    said = "They are not to be taken as they are: "
+        return ["The probabilities are a little off."]
+    said = "Do not rely on the probabilities as they are: "
     return [said, tag("code", "spacy latent calibrate"), " fits them to held-out text."]
 
 
 def _exact(share: float) -> str:
-    """Return a share in percent with one decimal, which shares of texts do not need."""
+    """Return a share in percent with one decimal."""
     return f"{100 * share:.1f}\u00a0%"
 
 
@@ -325,38 +304,39 @@ def _training(rows: Sequence[Evaluation]) -> Markup | None:
     if not rows:
         return None
     steps = [row["step"] for row in rows]
-    drawn = []
-    scores, losses = [row["scores"] for row in rows], [row["losses"] for row in rows]
-    for values, title in ((scores, "Scores on the development set"), (losses, "Losses")):
-        names = list(dict.fromkeys(name for row in values for name in row))
-        if values is scores and len(names) > 1:
-            # The weighted score is a share of 1; the other scores are percentages.
-            names = [name for name in names if name not in ("score", "speed")]
-        lines = {name: [row.get(name, math.nan) for row in values] for name in names}
-        if values is losses:
-            for name, line in lines.items():
-                drawn.append(curves(f"Loss of {name}", steps, {name: line}))
-        elif lines:
-            drawn.append(curves(title, steps, lines))
+    scores = _lines([row["scores"] for row in rows])
+    if len(scores) > 1:
+        # The weighted score is a share of 1; the other scores are percentages.
+        scores = {name: line for name, line in scores.items() if name not in ("score", "speed")}
+    drawn = [curves("Scores on the development set", steps, scores)] if scores else []
+    losses = _lines([row["losses"] for row in rows])
+    drawn += [curves(f"Loss of {name}", steps, {name: line}) for name, line in losses.items()]
     return tag("section", tag("h2", "Training"), tag("div", drawn, class_="columns wide"))
 
 
+def _lines(rows: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Return the values of all rows by name, NaN for a row without one."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name, math.nan) for row in rows] for name in names}
+
+
 ABOUT = (
-    "“Random structures” at prediction are the best ones under random scores, or, of items and "
-    "tags, those of the pipeline at random places; the rest of the pipeline is as it is. Intervals "
-    "are of 1,000 resamples of the docs, and where nearly all docs are alike no narrower than the "
-    "rule of three has them: what none of n docs shows may be so in up to 3 / n of all. The "
-    "entropy is of the distribution over structures that the scores give."
+    "“Random structures” are the best ones under random scores. Random items and tags are those of "
+    "the pipeline, moved to random places. They replace its own at prediction only; the rest of "
+    "the pipeline stays. Intervals come from 1,000 resamples of the docs. If nearly all docs are "
+    "alike, they have at least the width of the rule of three: what none of n docs shows may hold "
+    "for up to 3 / n of all. The entropy belongs to the distribution of structures by the scores."
 )
 ABOUT_TREES = (
-    "Trees that agreement is set beside are of the set that the pipeline chooses from, all equally "
-    "likely. Controls: “left-branching”, every token on the next; “right-branching”, every token "
-    "on the one before; “flat”, all on the first; “balanced”, the middle one over the middles of "
-    "the halves; “nearest”, every token on the nearest before it whose word mostly is a head."
+    "Random trees beside an agreement come from the set that the pipeline chooses from, all "
+    "equally likely. The controls attach tokens: “left-branching”, each to the next one; "
+    "“right-branching”, each to the one before; “flat”, all to the first; “balanced”, the middles "
+    "of both halves to the middle token; “nearest”, each to the nearest earlier token whose word "
+    "mostly is a head."
 )
 ABOUT_ALIGNMENTS = (
-    "Controls: “same word”, every two copies of a word; “nearest same word”, each copy in one link "
-    "at most; “diagonal”, words that are as far along their texts."
+    "The controls link words: “same word”, every two copies of a word; “nearest same word”, each "
+    "copy at most once; “diagonal”, words at the same relative position in their texts."
 )
 
 

@@ -8,7 +8,7 @@
   const shown = models.beside === null ? [column()] : [column(), column()];
 
   function column() {
-    // edits: by their names, so that one part is asked one thing. word: of each structure that picked.
+    // edits: by name, so that a part has one edit at most. words: the picked word of each structure.
     return { edits: new Map(), base: null, found: null, error: null, words: new Map(), opened: new Set() };
   }
 
@@ -48,7 +48,7 @@
     try {
       const headers = { "Content-Type": "application/json" };
       const reply = await fetch("/read", { method: "POST", headers, body });
-      // What is no JSON comes from the web server itself, which has too much to do.
+      // An answer that is no JSON comes from the web server itself, if it has too much to do.
       made = await reply.json();
     } catch {
       throw { title: "The server does not answer", text: "Is 'spacy latent serve' still running, or busy?" };
@@ -59,7 +59,7 @@
 
   const changed = (own) => own.edits.size > 0 || state.temperature !== 1;
 
-  // anew: the text or the model is another, so that what is without edits is to be asked for as well.
+  // anew: the text or the model changed, so that the prediction without edits is needed, too.
   async function read(anew) {
     if (!state.texts.some((text) => text.trim())) {
       status.textContent = "Type a text and press Read.";
@@ -112,7 +112,7 @@
     columns.replaceChildren(...shown.map(drawColumn));
     const places = [...document.querySelectorAll("[data-focus]")];
     const at = (wanted) => places.find((node) => node.dataset.focus === wanted);
-    // What was pressed may be gone: a part that is forbidden is listed no more.
+    // The pressed button may be gone: a forbidden part is no longer listed.
     const again = focused && (at(focused) || at(state.instead));
     if (again) again.focus({ preventScroll: true });
   }
@@ -136,7 +136,7 @@
 
   function drawEdits(own, i) {
     if (!own.edits.size) return html("p", { class: "soft" }, "Nothing is forbidden or forced.");
-    // In the words of the part itself, as soon as these are known.
+    // Edits are shown in the words of their part as soon as these are known.
     for (const one of own.found ? own.found.structures : []) {
       for (const { part, told } of one.parts) {
         const known = own.edits.get(nameOfPart(one, part));
@@ -230,7 +230,7 @@
     return node;
   }
 
-  // How much of a structure that of the pipeline beside has, too.
+  // The number of parts that the structure of the other pipeline has, too.
   function shared(i, one) {
     const other = shown.length > 1 ? shown[1 - i].found : null;
     const theirs = other && other.structures.find((found) => found.start === one.start && found.name === one.name);
@@ -321,7 +321,7 @@
   field("form").addEventListener("submit", (event) => {
     event.preventDefault();
     const texts = areas.map((area) => area.value);
-    // Places are those of one text.
+    // Edits and picked words belong to one text.
     if (JSON.stringify(texts) !== JSON.stringify(state.texts)) shown.forEach((own, i) => { shown[i] = column(); });
     state.texts = texts;
     read(true);

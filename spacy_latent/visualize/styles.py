@@ -37,7 +37,6 @@ from spacy_latent.visualize.tree_svg import draw_tree
 # The styles of this package, in the order in which messages list them.
 STYLES = ("tree", "alignment", "heatmap", "tags", "entities", "rationale", "brackets", "parts")
 
-Cells = Callable[[int | None], list[DrawnCell]]
 _Marked = DrawnArc | DrawnBracket | DrawnCell
 
 
@@ -53,8 +52,8 @@ def _tree(view: StructureView) -> Drawn:
         arcs = []
         for (h, m), name, p, chosen in parts:
             head = None if h == 0 else h - 1
-            apart = bool(gold) and (head, m - 1) not in in_gold
-            apart, shared = (apart, False) if first is None else _compared((h, m), first)
+            apart, shared = _compared((h, m), first)
+            apart |= bool(gold) and (head, m - 1) not in in_gold
             label = f"{name} {view.label(p)}".strip()
             arcs.append(DrawnArc(head, m - 1, p, label, apart, not chosen, shared))
         here = {(None if h == 0 else h - 1, m - 1) for (h, m), _ in view.structure(alternative)}
@@ -62,10 +61,11 @@ def _tree(view: StructureView) -> Drawn:
             DrawnArc(arc.head, arc.modifier, 1.0, arc.label, (arc.head, arc.modifier) not in here)
             for arc in gold
         ]
-        same = f"{len(here & counted)} of {number_of(len(counted), 'arc')} as in gold"
-        same = same if gold else _count(arcs, first, "arc")
+        caption = _count(arcs, first, "arc")
+        if gold:
+            caption = f"{len(here & counted)} of {number_of(len(counted), 'arc')} as in gold"
         drawn = draw_tree(
-            view.words, arcs, view.options, view.title, below, same, weight, view.counters
+            view.words, arcs, view.options, view.title, below, caption, weight, view.counters
         )
         pictures.append(drawn)
     return pictures, "gold below" if gold else ""
@@ -120,58 +120,27 @@ def _count(parts: Sequence[_Marked], first: set[Part] | None, name: str) -> str:
     return f"{number_of(count, name)} not in the first"
 
 
-def _alignment(view: StructureView) -> Drawn:
-    return _pairs(view, draw_alignment, PARTS_PER_WORD)
-
-
-def _map_of_cells(view: StructureView) -> Drawn:
-    return _pairs(view, draw_heat_map, None)
-
-
 def _pairs(view: StructureView, draw: Callable[..., Picture], per_word: int | None) -> Drawn:
     # Raises an error if the other text is not known.
     view.annotation.cells()
     other = view.doc[view.span.other_start : view.span.other_end]
     columns = [token.text for token in other]
     most = None if per_word is None else per_word * (len(view.words) + len(columns))
-
-    cells = _cells(view, lambda part: (part[0], part[1]), most)
-    return _tables(view, draw, view.words, columns, cells), ""
+    return _tables(view, draw, view.words, columns, lambda part: (part[0], part[1]), most), ""
 
 
 def _map_of_arcs(view: StructureView) -> Drawn:
-    cells = _cells(view, lambda part: (part[0], part[1] - 1))
     rows = ["(root)", *view.words]
-    drawn = _tables(view, draw_heat_map, rows, view.words, cells)
+    drawn = _tables(view, draw_heat_map, rows, view.words, lambda part: (part[0], part[1] - 1))
     return drawn, "rows are heads of the columns"
 
 
 def _map_of_tags(view: StructureView) -> Drawn:
-    cells = _cells(view, lambda part: (part[1], part[0]))
-    numbers = [cell.source for cell in cells(None)]
+    numbers = [part[1] for part, _, _ in view.parts(None)]
     numbers += [int(tag) for decoded, _ in view.span.alternatives for tag in decoded]
     names = [view.tag_name(i) for i in range(max(numbers, default=-1) + 1)]
-    return _tables(view, draw_heat_map, names, view.words, cells), "tags by word"
-
-
-def _cells(
-    view: StructureView, place: Callable[[Part], tuple[int, int]], most: int | None = None
-) -> Cells:
-    """Return the function that gives the cells of an alternative.
-
-    Args:
-        place: row and column of a part.
-        most: see :meth:`StructureView.parts`.
-    """
-
-    def cells(alternative: int | None) -> list[DrawnCell]:
-        first = view.first(alternative)
-        return [
-            DrawnCell(*place(part), p, on, *_compared(part, first))
-            for part, p, on in view.parts(alternative, most)
-        ]
-
-    return cells
+    drawn = _tables(view, draw_heat_map, names, view.words, lambda part: (part[1], part[0]))
+    return drawn, "tags by word"
 
 
 def _tables(
@@ -179,14 +148,25 @@ def _tables(
     draw: Callable[..., Picture],
     rows: list[str],
     columns: list[str],
-    cells: Cells,
+    place: Callable[[Part], tuple[int, int]],
+    most: int | None = None,
 ) -> list[Picture]:
+    """Draw a table of the parts of each alternative.
+
+    Args:
+        place: row and column of a part.
+        most: see :meth:`StructureView.parts`.
+    """
     options, title, known = view.options, view.title, view.known
     pictures = []
     for alternative, weight in view.choices:
-        drawn = cells(alternative)
-        caption = _count(drawn, view.first(alternative), "part")
-        pictures.append(draw(rows, columns, drawn, options, title, known, caption, weight))
+        first = view.first(alternative)
+        cells = [
+            DrawnCell(*place(part), p, chosen, *_compared(part, first))
+            for part, p, chosen in view.parts(alternative, most)
+        ]
+        caption = _count(cells, first, "part")
+        pictures.append(draw(rows, columns, cells, options, title, known, caption, weight))
     return pictures
 
 
@@ -243,14 +223,9 @@ def _list_of_parts(view: StructureView) -> Drawn:
     row = {part: i for i, part in enumerate(numbers)}
     text = find_kind(view.span.kind).part_text
     rows = [text(view.annotation, view.span, part) for part in numbers]
-
-    cells = _cells(view, lambda part: (row[part], 0), most)
-    column = "probability" if view.known else "chosen"
-    return _tables(view, draw_heat_map, rows, [column], cells), "a row for each part"
-
-
-def _makes_entities(span: SpanStructure) -> bool:
-    return names_entities(span.labels)
+    columns = ["probability" if view.known else "chosen"]
+    drawn = _tables(view, draw_heat_map, rows, columns, lambda part: (row[part], 0), most)
+    return drawn, "a row for each part"
 
 
 def _is_of_tokens(span: SpanStructure) -> bool:
@@ -276,7 +251,6 @@ _OF_BRACKETS = {
         _brackets, seen="Below the words, a bracket joins those that the pipeline takes together."
     )
 }
-_RATIONALE_SEEN = "Marked are the words that the pipeline chose to decide by."
 complete_kind(
     PARTS,
     drawings={
@@ -294,10 +268,11 @@ complete_kind(
     "cells",
     drawings={
         "alignment": Drawing(
-            _alignment, seen="Lines join the words of two texts that the pipeline found to match."
+            lambda view: _pairs(view, draw_alignment, PARTS_PER_WORD),
+            seen="Lines join the words of two texts that the pipeline found to match.",
         ),
         "heatmap": Drawing(
-            _map_of_cells,
+            lambda view: _pairs(view, draw_heat_map, None),
             seen="Rows are the words of one text and columns those of another: the stronger "
             "the colour, the more probable it is that two match.",
         ),
@@ -308,7 +283,7 @@ complete_kind(
     drawings={
         "entities": Drawing(
             draw_entities,
-            _makes_entities,
+            lambda span: names_entities(span.labels),
             "Marked are the entities that the pipeline found, with their labels.",
         ),
         "tags": Drawing(_tags, seen="Below each word stands its tag in the best sequence of tags."),
@@ -319,7 +294,14 @@ complete_kind(
         ),
     },
 )
-complete_kind("items", drawings={"rationale": Drawing(_rationale, seen=_RATIONALE_SEEN)})
+complete_kind(
+    "items",
+    drawings={
+        "rationale": Drawing(
+            _rationale, seen="Marked are the words that the pipeline chose to decide by."
+        )
+    },
+)
 complete_kind("spans", drawings=_OF_BRACKETS)
 complete_kind("segments", drawings=_OF_BRACKETS)
 

@@ -38,7 +38,6 @@ class DrawnTag:
     Attributes:
         name: Name of the tag, or its number as text.
         other: True if the tag is not in the best sequence; drawn dashed.
-        shown: True if the probability is shown.
     """
 
     number: int

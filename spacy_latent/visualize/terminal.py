@@ -46,11 +46,10 @@ def format_annotation(annotation: LatentAnnotation, threshold: float | None = No
     blocks = []
     for span in annotation.spans:
         alone = LatentAnnotation(annotation.doc, annotation.component, [span])
-        trees: list[tuple[int | None, float]] = [(None, 1.0)] if not span.alternatives else []
-        trees += [(i, weight) for i, (_, weight) in enumerate(span.alternatives)]
-        for alternative, weight in trees:
-            lines = find_kind(span.kind).text(alone, span, alternative)
-            if alternative is not None:
+        weights: list[float | None] = [weight for _, weight in span.alternatives]
+        for i, weight in enumerate(weights or [None]):
+            lines = find_kind(span.kind).text(alone, span, None if weight is None else i)
+            if weight is not None:
                 note = f" ({UNCALIBRATED})" if span.entities_calibrated else ""
                 lines.insert(0, f"{weight_caption(weight)}{note}")
             blocks.append("\n".join(lines))
@@ -99,12 +98,10 @@ def _tree(annotation: LatentAnnotation, span: SpanStructure, alternative: int | 
         probability = "" if arc.probability is None else f"  {arc.probability:.2f}"
         word = _printable(annotation.doc, arc.modifier)
         lines.append(f"{arc.modifier:>{width}}  {before}{word}{label}{probability}")
-        children = modifiers[arc.modifier]
-        for i, child in reversed(list(enumerate(children))):
-            final = i == len(children) - 1
-            todo.append(
-                (child, below + (last if final else fork), below + (nothing if final else pass_by))
-            )
+        branch, under = last, nothing
+        for child in reversed(modifiers[arc.modifier]):
+            todo.append((child, below + branch, below + under))
+            branch, under = fork, pass_by
     return lines
 
 
@@ -210,9 +207,8 @@ def _others(annotation: LatentAnnotation, span: SpanStructure, threshold: float)
     read = chosen_parts if span.arc_labels is None else labelled_parts
     name = annotation.component
     drawn = {part for part, _ in read(span, None, None, name)}
-    others = [(part, p) for part, p in read(span, threshold, None, name) if part not in drawn]
-    others.sort(key=lambda other: -(other[1] or 0.0))
-    return [_part(annotation, span, part, p) for part, p in others]
+    found = sorted(read(span, threshold, None, name), key=lambda other: -(other[1] or 0.0))
+    return [_part(annotation, span, part, p) for part, p in found if part not in drawn]
 
 
 def _part(
@@ -324,8 +320,8 @@ def _wrapped(words: list[str]) -> list[str]:
 
 
 def _name(span: SpanStructure, tag: int) -> str:
-    named = span.labels is not None and 0 <= tag < len(span.labels)
-    return on_one_line(span.labels[tag]) if named and span.labels else str(tag)
+    labels = span.labels or ()
+    return on_one_line(labels[tag]) if 0 <= tag < len(labels) else str(tag)
 
 
 def _printable(doc: Doc, i: int) -> str:

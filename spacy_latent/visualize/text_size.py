@@ -63,11 +63,7 @@ USUAL = 0.93
 
 
 def text_width(text: str, size: float) -> float:
-    """Return a width in pixels that is enough for the text in any sans-serif font.
-
-    Args:
-        size: Font size in pixels.
-    """
+    """Return a width that is enough for the text in any sans-serif font of a size, in pixels."""
     return size * max(sum(map(_width, text)), BOX * sum(map(_is_drawn, text)))
 
 

@@ -27,7 +27,15 @@ from spacy_latent.visualize.arcs_svg import (
 from spacy_latent.visualize.curves_svg import draw_curves, said_of_curves
 from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.legend import signs_of
-from spacy_latent.visualize.markup import element, number, of_words, shortened, text, visible
+from spacy_latent.visualize.markup import (
+    element,
+    listed,
+    number,
+    of_words,
+    shortened,
+    text,
+    visible,
+)
 from spacy_latent.visualize.nesting import crossing, levels
 from spacy_latent.visualize.picture import Picture, folded, in_one_row, row_ends
 from spacy_latent.visualize.text_size import text_width
@@ -44,7 +52,6 @@ STEP_WITH_LABELS = 13
 # Distance between words, and between the ends of arcs at a word that has many arcs.
 GAP = {False: 10.0, True: 6.0}
 LEAST_SPACING = (6.0, 4.0)
-DESCRIBED = 40
 # The classes that displaCy gives to words below arcs.
 TOKEN = "displacy-token displacy-word sl-ink"
 
@@ -66,20 +73,19 @@ def draw_tree(
 
     Args:
         below: Arcs below the words, such as the arcs of a gold tree.
-        weight: Weight of the structure among its alternatives.
         counters: Counters to draw below the tree; see
             :func:`spacy_latent.visualize.curves_svg.draw_curves`.
     """
-    above_words, below_words = _Side(arcs), _Side(below)
+    above_words, below_words = _Side(arcs, -1, options), _Side(below, 1, options)
     columns = _Columns(words, [above_words, below_words], options)
     top = above_words.height + (options.word_spacing if arcs else 12)
     foot = top + LINE + (8 if not below else options.word_spacing + below_words.height)
     content = [
-        *above_words.draw(columns, options, top - 3, -1, words),
-        *below_words.draw(columns, options, top + LINE, 1, words),
+        *above_words.draw(columns, top - 3, words),
+        *below_words.draw(columns, top + LINE, words),
         # Labels are drawn after all lines, so that they are on top.
-        *above_words.labels(columns, options, top - 3, -1),
-        *below_words.labels(columns, options, top + LINE, 1),
+        *above_words.labels(columns, top - 3),
+        *below_words.labels(columns, top + LINE),
     ]
     for i, word in enumerate(words):
         attributes = {**options.word(), "class": TOKEN, "x": columns.centers[i], "y": top + WORD}
@@ -105,14 +111,19 @@ def draw_tree(
 
 
 class _Side:
-    """Arcs on one side of the words, with the level of each."""
+    """Arcs on one side of the words, with the level of each.
 
-    def __init__(self, arcs: Sequence[DrawnArc]) -> None:
+    Args:
+        up: −1 for arcs above the words, 1 for arcs below them.
+    """
+
+    def __init__(self, arcs: Sequence[DrawnArc], up: int, options: DrawingOptions) -> None:
+        self.up, self.options = up, options
         self.arcs = [arc for arc in arcs if arc.head is not None and arc.head != arc.modifier]
         self.roots = [arc for arc in arcs if arc.head is None]
         intervals = [ends_of(arc) for arc in self.arcs]
         self.levels = levels(intervals)
-        self.crossing = crossing(intervals)
+        self.crossing = [*crossing(intervals), *(False for _ in self.roots)]
         self.highest = max(self.levels, default=0) + (1 if self.roots else 0)
         least, most = STEP
         count = max(self.highest, 1)
@@ -144,52 +155,43 @@ class _Side:
     def height(self) -> float:
         return self.highest * self.step + (LABEL if self.roots or self.labelled else 0)
 
-    def turn(self, arc: int, base: float, up: int, options: DrawingOptions) -> float:
+    def turn(self, arc: int, base: float) -> float:
         """Return the height of the horizontal line of an arc, or of the start of a root's line."""
         level = self.levels[arc] if arc < len(self.arcs) else self.highest
-        return base + up * (level * self.step + options.word_spacing - 14)
+        return base + self.up * (level * self.step + self.options.word_spacing - 14)
 
-    def draw(
-        self, columns: _Columns, options: DrawingOptions, base: float, up: int, words: Sequence[str]
-    ) -> list[str]:
-        """Draw the arcs.
-
-        Args:
-            up: −1 for arcs above ``base``, 1 for arcs below it.
-        """
-        drawn = []
+    def draw(self, columns: _Columns, base: float, words: Sequence[str]) -> list[str]:
+        """Draw the arcs, whose ends are at the height ``base``."""
+        up, options, drawn = self.up, self.options, []
         # The arcs that are drawn last are on top.
         order = sorted(
             range(len(self.arcs)), key=lambda i: (not self.arcs[i].faint, self.arcs[i].probability)
         )
-        for i in order:
-            arc = self.arcs[i]
-            left, right = self._sides(columns, i)
+        every = [*self.arcs, *self.roots]
+        for i in [*order, *range(len(self.arcs), len(every))]:
+            arc, turn = every[i], self.turn(i, base)
             tip = columns.port(self, arc.modifier, i)
-            path = path_of_arc(left, right, base, self.turn(i, base, up, options), up)
+            if arc.head is None:
+                path = f"M{number(tip)},{number(turn)}V{number(base)}"
+            else:
+                path = path_of_arc(*self._sides(columns, i), base, turn, up)
             line = draw_arc(arc, path, tip, base, up, options, words, self.crossing[i])
-            drawn.append(of_words(options.marked, words_of_arc(arc), line))
-        for i, arc in enumerate(self.roots, len(self.arcs)):
-            x = columns.port(self, arc.modifier, i)
-            path = f"M{number(x)},{number(self.turn(i, base, up, options))}V{number(base)}"
-            line = draw_arc(arc, path, x, base, up, options, words, False)
             drawn.append(of_words(options.marked, words_of_arc(arc), line))
         return drawn
 
-    def labels(self, columns: _Columns, options: DrawingOptions, base: float, up: int) -> list[str]:
+    def labels(self, columns: _Columns, base: float) -> list[str]:
         """Draw the labels, each on the outer side of its line.
 
         A label is at a place that no other line crosses, if there is such a place.
         """
+        up, options = self.up, self.options
         # Vertical lines, with the height at which they turn.
         lines = [
-            (x, self.turn(i, base, up, options))
-            for i in range(len(self.arcs))
-            for x in self._sides(columns, i)
+            (x, self.turn(i, base)) for i in range(len(self.arcs)) for x in self._sides(columns, i)
         ]
         drawn = []
         for i, arc in enumerate(self.roots, len(self.arcs)):
-            x, turn = columns.port(self, arc.modifier, i), self.turn(i, base, up, options)
+            x, turn = columns.port(self, arc.modifier, i), self.turn(i, base)
             lines.append((x, turn))
             half = text_width(root_label(arc), LABEL) / 2 + 1
             x = max(half, min(columns.across - half, in_one_row(x, half + CLEAR, columns.breaks)))
@@ -198,7 +200,7 @@ class _Side:
         lines.sort()
         for i, arc in enumerate(self.arcs if self.labelled else ()):
             if has_label(arc):
-                turn, (left, right) = self.turn(i, base, up, options), self._sides(columns, i)
+                turn, (left, right) = self.turn(i, base), self._sides(columns, i)
                 inside = lines[bisect_right(lines, (left, inf)) : bisect_left(lines, (right, -inf))]
                 passing = [x for x, other in inside if up * other > up * turn]
                 passing += [x for x in columns.breaks if left < x < right]
@@ -209,9 +211,10 @@ class _Side:
                 drawn.append(of_words(options.marked, words_of_arc(arc), label))
         return drawn
 
-    def _sides(self, columns: _Columns, arc: int) -> list[float]:
+    def _sides(self, columns: _Columns, arc: int) -> tuple[float, float]:
         """Return the x coordinates of the ends of an arc, from left to right."""
-        return sorted(columns.port(self, word, arc) for word in ends_of(self.arcs[arc]))
+        first, second = (columns.port(self, word, arc) for word in ends_of(self.arcs[arc]))
+        return min(first, second), max(first, second)
 
 
 class _Columns:
@@ -272,18 +275,13 @@ class _Columns:
             if word in side.root_labels:
                 root, wide = side.root_labels[word]
                 shift = self._shift(side, word, root)
-                begin, end = (
-                    min(begin, shift - wide / 2 - CLEAR),
-                    max(end, shift + wide / 2 + CLEAR),
-                )
+                begin = min(begin, shift - wide / 2 - CLEAR)
+                end = max(end, shift + wide / 2 + CLEAR)
         return begin, end
 
 
 def _description(words: Sequence[str], arcs: Sequence[DrawnArc], below: Sequence[DrawnArc]) -> str:
-    said = [said_of_arc(arc, words) for arc in arcs[:DESCRIBED]]
-    more = f"; and {len(arcs) - DESCRIBED} more" if len(arcs) > DESCRIBED else ""
+    said = listed(arcs, lambda arc: said_of_arc(arc, words))
     size, drawn = number_of(len(words), "word"), number_of(len(arcs), "arc")
-    text = f"{size}, {drawn} from head to modifier: {'; '.join(said)}{more}."
-    if below:
-        text += f" Below them {number_of(len(below), 'gold arc')}."
-    return text
+    gold = f" Below them {number_of(len(below), 'gold arc')}." if below else ""
+    return f"{size}, {drawn} from head to modifier: {said}.{gold}"

@@ -17,7 +17,7 @@ from spacy_latent.errors import LatentError, NothingLeft, number_of
 from spacy_latent.interventions import Intervention
 from spacy_latent.pipeline.inspection import reads_pairs
 from spacy_latent.visualize.drawing_options import settings_of
-from spacy_latent.visualize.elements import Markup, script_policy, tag
+from spacy_latent.visualize.elements import Markup, script_page, tag
 from spacy_latent.visualize.explorer import (
     Explorer,
     Limits,
@@ -30,10 +30,11 @@ from spacy_latent.visualize.page import packaged, rules
 # Greatest height of a frame in a notebook in pixels. Longer content scrolls.
 HIGHEST = 900
 ROW = 34
+# Number of characters of the text in the heading.
+SHOWN = 300
 MEANING = (
-    "What if? Each line forbids one part, or forces one that the structure lacks, and has the "
-    "prediction that follows, with the points by which its probability is another. Open it to see "
-    "the structure."
+    "What if? Each line forbids one part, or forces one that the structure lacks. It shows the new "
+    "prediction, and the change of its probability in points. Open it to see the structure."
 )
 SCRIPT = """
 for (const node of document.querySelectorAll(".structure")) {
@@ -121,19 +122,15 @@ def explore(
     for one in structures:
         parts = one.parts()
         left = 0 if one.why_not else max(0, most - tried)
-        shown.append(_structure(seen, one, texts, parts[:left], len(parts)))
+        shown.append(_structure(one, texts, parts[:left], len(parts)))
         tried += min(left, len(parts))
     return Widget(_page(seen, shown), min(HIGHEST, 150 + 260 * len(structures) + ROW * tried))
 
 
 def _structure(
-    seen: Prediction,
-    one: PredictedStructure,
-    texts: Sequence[str],
-    parts: Sequence[PredictedPart],
-    count: int,
+    one: PredictedStructure, texts: Sequence[str], parts: Sequence[PredictedPart], count: int
 ) -> Markup:
-    rows = [_counterfactual(seen, one, texts, part) for part in parts]
+    rows = [_counterfactual(one, texts, part) for part in parts]
     note = one.why_not and f"This structure cannot be edited: {one.why_not}."
     if not note and len(parts) < count:
         note = f"{len(parts)} of {number_of(count, 'part')} were tried."
@@ -148,9 +145,8 @@ def _structure(
     )
 
 
-def _counterfactual(
-    seen: Prediction, one: PredictedStructure, texts: Sequence[str], part: PredictedPart
-) -> Markup:
+def _counterfactual(one: PredictedStructure, texts: Sequence[str], part: PredictedPart) -> Markup:
+    seen = one.seen
     place = ((one.span.start, part.part),)
     asked = Intervention(forbidden=place) if part.chosen else Intervention(forced=place)
     known = "" if part.probability is None else f" ({_percent(part.probability)})"
@@ -159,7 +155,7 @@ def _counterfactual(
         other = seen.pipeline.predict(texts, {one.key: asked})
     except NothingLeft:
         return tag("p", begun, "no structure is left")
-    same = next((s for s in other.structures() if (s.key, s.span.start) == one.place), None)
+    same = next((s for s in other.structures() if s.place == one.place), None)
     drawing = Markup("" if same is None else same.drawing())
     changed = _best(seen) != _best(other)
     outcome = _said(other, seen)
@@ -198,26 +194,15 @@ def _percent(p: float) -> str:
 
 def _page(seen: Prediction, structures: Sequence[Markup]) -> str:
     script = packaged("isolate.js") + SCRIPT
-    own = settings_of(seen.doc)
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        script_policy(script),
-        tag("meta", name="viewport", content="width=device-width,initial-scale=1"),
-        tag("title", "Latent structures"),
-        tag("style", Markup(rules() + packaged("isolate.css") + RULES)),
-    )
-    body = tag(
-        "body",
-        tag("h1", tag("bdi", shorter(seen.doc.text))),
+    text, own = seen.doc.text, settings_of(seen.doc)
+    return script_page(
+        "Latent structures",
+        rules() + packaged("isolate.css") + RULES,
+        script,
+        tag("h1", tag("bdi", text if len(text) <= SHOWN else text[: SHOWN - 1] + "…")),
         tag("p", "Predicted: ", tag("b", _said(seen))),
         *structures,
-        tag("script", Markup(script)),
+        lang=own["lang"],
+        direction=own["direction"],
         class_="spacy-latent",
     )
-    html = tag("html", head, body, lang=own["lang"], dir=own["direction"])
-    return f"<!DOCTYPE html>\n{html}\n"
-
-
-def shorter(given: str, longest: int = 300) -> str:
-    return given if len(given) <= longest else given[: longest - 1] + "…"

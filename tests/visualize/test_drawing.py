@@ -66,6 +66,13 @@ def test_trap_16_a_threshold_never_draws_every_arc_of_a_long_sentence():
     assert int(re.findall(r'height="([\d.]+)"', svg)[0].split(".")[0]) < 10_000
 
 
+def test_white_space_is_seen_in_gold_trees_too():
+    doc = make_doc(["a", " "], [0, 1])
+    gold = Doc(doc.vocab, words=["a", " "], heads=[0, 0], deps=["ROOT", "x"])
+    for drawing in make_drawings(doc, gold=gold):
+        assert [word["text"] for word in drawing["words"]] == ["a", "␣"]
+
+
 def test_alternatives_and_gold_are_drawn_below_each_other():
     alternatives = [
         (np.array([0, 1], dtype="int32"), 0.75),
