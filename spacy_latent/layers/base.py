@@ -101,9 +101,8 @@ class Composer(nn.Module):
         """Compose structures ``(S, *parts)`` over the tokens of B items.
 
         On a CPU the items may be split into ranges, each on a free thread. This happens if it saves
-        time, if nothing traces the code, and if there is neither dropout nor autocast, which other
-        threads would not have. The ranges do not depend on the number of threads, so gradients do
-        not, either.
+        time, if nothing traces the code, and without dropout and autocast, which other threads
+        would not have. The ranges do not depend on the number of threads, and neither do gradients.
 
         Args:
             item: ``(S,)`` int64, the item of each structure; None if there is one for each.
@@ -125,7 +124,7 @@ class Composer(nn.Module):
 
     def _by_ranges(
         self,
-        compose: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor],
+        compose: Callable[..., Tensor],
         vectors: Tensor,
         z: Tensor,
         lengths: Tensor,
@@ -142,7 +141,7 @@ class Composer(nn.Module):
             return compose(vectors, z, lengths, item)
         if item is None:
             inputs = [(vectors[a:b], z[a:b], lengths[a:b]) for a, b in parts]
-            alone = partial(_without_item, compose)
+            alone = partial(compose, item=None)
             return torch.cat(call_in_parallel(alone, inputs, list(self.parameters())))
         members = [((item >= a) & (item < b)).nonzero()[:, 0] for a, b in parts]
         shared = [
@@ -182,12 +181,6 @@ class Composer(nn.Module):
         if vectors.device.type != "cpu":
             return 0.0
         return len(z) * vectors.shape[1] * vectors.shape[2] * self.output_width / 6
-
-
-def _without_item(
-    compose: Callable[..., Tensor], vectors: Tensor, z: Tensor, lengths: Tensor
-) -> Tensor:
-    return compose(vectors, z, lengths, None)
 
 
 ScorerBuilder = Callable[[int], PartScorer]

@@ -77,9 +77,8 @@ class ChildSumTreeLstm(Composer):
             lengths: ``(S,)``, of each tree.
         """
         # Tracers, transforms and autocast only see the operations of torch.
-        if torch.compiler.is_compiling() or is_transformed():
-            return None
-        if torch.is_autocast_enabled(vectors.device.type):
+        traced = torch.compiler.is_compiling() or is_transformed()
+        if traced or torch.is_autocast_enabled(vectors.device.type):
             return None
         shared = share_subtrees(z, lengths, len(vectors), item, z.shape[1], False)
         # Tokens on a cycle would read each other.

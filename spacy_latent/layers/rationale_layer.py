@@ -162,9 +162,8 @@ class RationaleLayer(LatentLayer):
         if self.structure.parts == "items":
             return words.expand_as(like)
         chooses = torch.arange(like.shape[-1], device=like.device) == 1
-        if self.structure.parts == "transitions":
-            return (words[..., None, None] & chooses).expand_as(like)
-        return (words[..., None] & chooses).expand_as(like)
+        axes = 1 if self.structure.parts == "tags" else 2
+        return (words[(..., *[None] * axes)] & chooses).expand_as(like)
 
     def _penalties(self, mean: Tensor, lengths: Tensor) -> list[Tensor]:
         """Return penalties of expected structures, each ``(B,)``."""
@@ -179,11 +178,11 @@ class RationaleLayer(LatentLayer):
             measured[1] = (changed / count.clamp_min(1), count)
         penalties = []
         targets = self.settings.rate, self.settings.transitions
-        options = self.settings.multiplier_rate, self.settings.damping
+        rates = self.settings.multiplier_rate, self.settings.damping
         for i, (wanted, (share, count)) in enumerate(zip(targets, measured)):
             if wanted is not None:
                 excess = torch.where(count > 0, share - wanted, 0.0)
-                penalties.append(hold(self.multipliers[i], excess, count > 0, *options))
+                penalties.append(hold(self.multipliers[i], excess, count > 0, *rates))
         return penalties
 
 

@@ -20,8 +20,9 @@ class Recursion(torch.autograd.Function):
     Args:
         merge: composes states of two halves, ``(m, d)`` each.
         parameters: parameters of ``merge``.
-        weights: ``(M, 1)``, 1 in value, how much of its head's state a merge replaces if subtrees
-            of heads are shared; or None.
+        weights: ``(M, 1)``, the arc of each merge of a head and a modifier, with the value 1. It
+            gets the gradient of the change from the head's state to the merged one. None for merges
+            without arcs, or if arcs need no gradient.
     """
 
     @staticmethod
@@ -42,8 +43,8 @@ class Recursion(torch.autograd.Function):
         ctx.merge, ctx.shared, ctx.count = merge, shared, count
         ctx.weighs = weights is not None
         kind = leaves.device.type
-        ctx.precision = torch.get_autocast_dtype(kind)
-        ctx.halved = torch.is_autocast_enabled(kind)
+        # Positional arguments of torch.autocast.
+        ctx.autocast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
         ctx.save_for_backward(states, *parameters)
         return states
 
@@ -63,10 +64,7 @@ class Recursion(torch.autograd.Function):
             given = of_states[count + begin : count + end]
             # Autocast's cache is off: its weights in half precision may belong to a graph that has
             # been freed.
-            with (
-                torch.autocast(states.device.type, ctx.precision, ctx.halved, cache_enabled=False),
-                torch.enable_grad(),
-            ):
+            with torch.autocast(*ctx.autocast, cache_enabled=False), torch.enable_grad():
                 made = ctx.merge(*halves).to(states.dtype)
             slopes = torch.autograd.grad(made, [*halves, *learned], given, allow_unused=True)
             for rows, slope in zip((left, right), slopes):
