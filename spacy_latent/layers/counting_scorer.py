@@ -58,9 +58,6 @@ class CountingScorer(EncodedScorer):
     Token i adds u_i = tanh(U v_i)³, between −1 and 1, to each counter. After it they are at c_i =
     u_1 + … + u_i, before the first token at 0. The cube keeps values near 0 at 0: a token that is
     to leave a counter alone must do so at each of its occurrences in a text.
-
-    Args:
-        settings: counters, noise and costs.
     """
 
     counts = True

@@ -34,9 +34,6 @@ class ClassScores(Composer):
 
     The composed vector of a structure holds the scores z·t_y of the classes. It is the same for all
     tokens.
-
-    Args:
-        scorer: builder of the scorer of each class.
     """
 
     def __init__(self, width: int, classes: int, scorer: ScorerBuilder) -> None:
@@ -82,8 +79,7 @@ class HiddenStructureLayer(LatentLayer):
 
     Args:
         structure: set of structures with a log-partition.
-        scorer: builder of the scorer of s.
-        class_scorer: builder of the scorers of t.
+        scorer, class_scorer: builders of the scorer of s, and of the scorers of t.
         exclusive: whether an item has one class. If not, each class is a binary decision, and its
             absence has the scores s.
     """

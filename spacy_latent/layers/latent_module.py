@@ -44,8 +44,6 @@ class LatentModule(Protocol):
         structure, estimator: used for prediction; present_structure, present_estimator: used in the
             present stage of training.
         temperature, update: see :class:`spacy_latent.layers.latent_layer.LatentLayer`.
-        scorer: has the weights that decide.
-        composer: has the ``output_width`` of the vectors.
     """
 
     structure: Structure

@@ -51,10 +51,6 @@ class RationaleLayer(LatentLayer):
 
     Vectors hold the selector's features, then the reader's features, then 1 if the word may be
     chosen, else 0. The scorer gets the first, the composer the second.
-
-    Args:
-        reader_width: number of the reader's features.
-        settings: costs and targets of the choice.
     """
 
     multipliers: Tensor

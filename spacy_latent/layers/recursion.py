@@ -19,7 +19,6 @@ class Recursion(torch.autograd.Function):
 
     Args:
         merge: composes states of two halves, ``(m, d)`` each.
-        parameters: parameters of ``merge``.
         weights: ``(M, 1)``, the arc of each merge of a head and a modifier, with the value 1. It
             gets the gradient of the change from the head's state to the merged one. None for merges
             without arcs, or if arcs need no gradient.

@@ -54,7 +54,6 @@ def read_gold(
 
     Args:
         labels: numbers of labels by their hashes.
-        max_length: bound on the tokens of a sentence.
 
     Raises:
         LatentError: if a label is not among ``labels``.
@@ -170,8 +169,8 @@ def _place(example: Example, label: int, labels: Mapping[int, int], component: s
     if label == ROOT:
         # Without the text, so that Python warns once for a corpus.
         warnings.warn(
-            f"{component}: words of the references have a head and the label 'ROOT', which is that "
-            "of roots alone. Their heads are learned, their labels are not.",
+            f"{component}: words of the references have a head and the label 'ROOT', which only "
+            "roots have. Their heads are learned, their labels are not.",
             LatentWarning,
             stacklevel=5,
         )

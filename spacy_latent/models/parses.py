@@ -50,11 +50,8 @@ class Request:
         names: the label of roots, the labels that the module scores, and the label of white space.
         threshold: least probability of annotated parts that are not of the best tree, before their
             map to confidences.
-        max_length: bound on the tokens of a sentence.
-        asked: intervention on the trees, or None.
         untrained: number of the last labels that were added and not trained yet.
-        temperature: divisor of the scores of arcs, of a calibration.
-        label_temperature: divisor of the scores of labels, likewise.
+        temperature, label_temperature: divisors of the scores of arcs and labels, of a calibration.
         confidences: map of the probabilities of arcs, each with its most probable label, or None.
             The probabilities of labels given the arc stay as they are.
         least_of_set: least confidence of an arc in the set of possible arcs, or None for no set.

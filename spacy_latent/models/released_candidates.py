@@ -106,6 +106,5 @@ def build_released_candidates_v1(
 
 
 def _with_stages(candidates: Candidates) -> ReleasedCandidates:
-    if isinstance(candidates, ReleasedCandidates):
-        return candidates
-    return ReleasedCandidates(candidates)
+    known = isinstance(candidates, ReleasedCandidates)
+    return candidates if known else ReleasedCandidates(candidates)

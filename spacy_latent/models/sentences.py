@@ -70,7 +70,6 @@ def find_sentences(doc: Doc, scores: np.ndarray, max_length: int) -> Bounds:
 
     Args:
         scores: ``(n,)`` log-odds.
-        max_length: bound on the tokens of a sentence.
     """
     known, likely = _likely_starts(doc, scores)
     free = known == 0

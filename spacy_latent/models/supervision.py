@@ -30,8 +30,7 @@ class Supervision:
             dependency trees may be unknown, −1.
         weight: weight of the mean loss, per token whose part of the gold structure is known.
         teacher_forcing: whether the composer gets the gold structure in place of the drawn ones.
-        loss: see :func:`spacy_latent.structures.fenchel_young.structured_loss`.
-        margin: see :func:`spacy_latent.structures.fenchel_young.structured_loss`.
+        loss, margin: see :func:`spacy_latent.structures.fenchel_young.structured_loss`.
         noise: standard deviation of the Gaussian noise of the loss "perturbed".
         num_samples: number of draws of this noise.
         mean: mean loss, once the layer has run.

@@ -88,12 +88,9 @@ def build_text_layer_model(
         evidence=evidence,
         module=module,
     )
+    staged = [structure, settings.estimator]
     return text_layer_model(
-        build,
-        training,
-        input_width=input_width,
-        staged=[structure, settings.estimator],
-        evidence=evidence,
+        build, training, input_width=input_width, staged=staged, evidence=evidence
     )
 
 
