@@ -42,8 +42,9 @@ class Recursion(torch.autograd.Function):
         ctx.merge, ctx.shared, ctx.count = merge, shared, count
         ctx.weighs = weights is not None
         kind = leaves.device.type
-        # Positional arguments of torch.autocast.
-        ctx.autocast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+        dtype, enabled = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+        # Without its cache: weights in half precision there may belong to a graph that was freed.
+        ctx.autocast = torch.autocast(kind, dtype, enabled, cache_enabled=False)
         ctx.save_for_backward(states, *parameters)
         return states
 
@@ -61,9 +62,7 @@ class Recursion(torch.autograd.Function):
             left, right = shared.left[begin:end], shared.right[begin:end]
             halves = [states[rows].requires_grad_() for rows in (left, right)]
             given = of_states[count + begin : count + end]
-            # Autocast's cache is off: its weights in half precision may belong to a graph that has
-            # been freed.
-            with torch.autocast(*ctx.autocast, cache_enabled=False), torch.enable_grad():
+            with ctx.autocast, torch.enable_grad():
                 made = ctx.merge(*halves).to(states.dtype)
             slopes = torch.autograd.grad(made, [*halves, *learned], given, allow_unused=True)
             for rows, slope in zip((left, right), slopes):

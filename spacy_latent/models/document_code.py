@@ -19,9 +19,9 @@ from thinc.types import Floats2d
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.estimators.dense_marginalization import DenseMarginalization
+from spacy_latent.layers.compatibility import check_kind, check_parts
 from spacy_latent.layers.document_code import CodeEmbedding, CodeScorer, DocumentCodeLayer
 from spacy_latent.layers.encoded_scorer import check_hidden_width
-from spacy_latent.layers.latent_layer import check_kind, check_parts
 from spacy_latent.models.evidence_bound import EvidenceBound
 from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.latent_text_classifier import classifier, init, run

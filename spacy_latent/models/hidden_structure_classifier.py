@@ -73,7 +73,7 @@ class HiddenStructureModule(nn.Module):
         composer = self.latent.composer
         padded = torch.cat([self.dropout(rows), rows.new_zeros(1, rows.shape[1])])
         sizes = torch.tensor([end - first for first, end in docs])
-        members = [torch.tensor([d for d, _ in group.members]) for group in groups]
+        members = [torch.tensor(group.docs) for group in groups]
         of_rows = torch.arange(len(docs)).repeat_interleave(sizes)
         placed = Placed.of(groups, len(rows), rows.device, of_rows, sizes, *members)
         of_rows, sizes, *members = placed.others

@@ -14,7 +14,6 @@ from torch import Tensor
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.annotations.span_structure import LEAST_IN_SETS
 from spacy_latent.interventions import Intervention
-from spacy_latent.kernels.core.gpu_transfers import send_together
 from spacy_latent.layers.batch_interventions import (
     BatchInterventions,
     constrained_scores,
@@ -188,7 +187,7 @@ class GroupParse:
         self.forced = [] if interventions is None else interventions.forced
         asked = 1.0 if interventions is None else interventions.temperature
         self.temperature = request.label_temperature * asked
-        places, self.lengths = send_together([group.rows, group.lengths], padded.device)
+        places, self.lengths = group.on(padded.device)
         scores, self.words = module.read(padded[places], self.lengths)
         if request.temperature != 1:
             scores = scores / request.temperature

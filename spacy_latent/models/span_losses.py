@@ -193,7 +193,7 @@ def log_probabilities(
     """
     total = np.zeros(len(found.spans))
     for group, losses, _ in _of_groups(found, observed, temperature=temperature):
-        np.subtract.at(total, [d for d, _ in group.members], losses.cpu().numpy())
+        np.subtract.at(total, group.docs, losses.cpu().numpy())
     return total
 
 

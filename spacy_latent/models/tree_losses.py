@@ -71,7 +71,7 @@ def batch_loss(
     trees, labels, of_words = no_loss(rows), rows.new_zeros(()), rows.new_zeros(())
     left_out: list[int] = []
     for group in group_spans(sizes, spans):
-        places, lengths = send_together([group.rows, group.lengths], rows.device)
+        places, lengths = group.on(rows.device)
         known = _known(group, gold, module.structure)
         if words is None and not (known.heads >= 0).any():
             continue
