@@ -55,11 +55,7 @@ class PartScorer(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} has no counters.")
 
     def cost(self, vectors: Tensor, lengths: Tensor) -> Tensor | None:
-        """Return a term of the objective of a batch in training, over the number of its tokens.
-
-        Returns:
-            ``(B,)``, or None.
-        """
+        """Return a term ``(B,)`` of the objective in training, over the batch's tokens, or None."""
         return None
 
     def bind(
@@ -157,10 +153,7 @@ class Composer(nn.Module):
     def compose_range(
         self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None
     ) -> Tensor:
-        """Compose as :meth:`compose_several`, on one thread.
-
-        Equal structures of an item are composed once.
-        """
+        """Compose as :meth:`compose_several` on one thread, equal structures of an item once."""
         if item is None:
             return self(vectors, z, lengths)
         shared = None if drops(self) else share_equals(z, len(vectors), item)

@@ -70,10 +70,5 @@ class LatentModule(Protocol):
     def __call__(
         self, vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None] | None = None
     ) -> LatentOutput:
-        """Return the output for token vectors.
-
-        Args:
-            vectors: ``(B, n, d)``.
-            given: structures that replace those of some items.
-        """
+        """Return the output for token vectors ``(B, n, d)``; some structures may be given."""
         ...

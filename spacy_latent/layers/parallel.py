@@ -107,10 +107,7 @@ def _total(slopes: Sequence[Tensor | None]) -> Tensor | None:
 
 
 class _ParallelFunction(torch.autograd.Function):
-    """Function in which each part has its own graph.
-
-    The leaves of these graphs share memory with the inputs.
-    """
+    """Function whose parts have graphs of their own, with leaves that share the inputs' memory."""
 
     @staticmethod
     def forward(ctx: Any, parallel_call: _ParallelCall, *tensors: Tensor) -> tuple[Tensor, ...]:

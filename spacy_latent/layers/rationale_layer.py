@@ -158,8 +158,9 @@ class RationaleLayer(LatentLayer):
         if self.structure.parts == "items":
             return words.expand_as(like)
         chooses = torch.arange(like.shape[-1], device=like.device) == 1
-        axes = 1 if self.structure.parts == "tags" else 2
-        return (words[(..., *[None] * axes)] & chooses).expand_as(like)
+        if self.structure.parts == "transitions":
+            return (words[..., None, None] & chooses).expand_as(like)
+        return (words[..., None] & chooses).expand_as(like)
 
     def _penalties(self, mean: Tensor, lengths: Tensor) -> list[Tensor]:
         """Return penalties of expected structures, each ``(B,)``."""

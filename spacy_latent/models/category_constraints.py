@@ -227,13 +227,9 @@ class LabelField:
         return result
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the probability of each label over all allowed sets.
+        """Return the probability of each label over all allowed sets, without a gradient.
 
-        Args:
-            logits: ``(..., labels)``.
-
-        Returns:
-            ``(..., labels)``, without a gradient.
+        Logits and result are ``(..., labels)``.
         """
         with recording():
             present = recordable(logits).detach().double().requires_grad_()

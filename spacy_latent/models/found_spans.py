@@ -259,8 +259,7 @@ def labels_at(
     """Return the probabilities of K spans with each label, ``(L, K)``.
 
     Args:
-        scores: ``(C, P, B)``.
-        member: see :meth:`LikelySpans.of`.
+        scores, member: see :meth:`LikelySpans.of`.
         marginals: result of :func:`span_marginals`.
         places: piece, first and last token of each span.
     """
@@ -283,8 +282,7 @@ def choose(spans: LikelySpans, member: Tensor, lengths: Tensor, threshold: float
     """Return which labels of which spans are predicted, ``(L, K)`` bool; see :func:`find_spans`.
 
     Args:
-        member: see :meth:`LikelySpans.of`.
-        lengths: ``(B,)``.
+        member, lengths: see :meth:`LikelySpans.of`.
         n: number of tokens of the longest piece.
     """
     of_labels = spans.of_labels
@@ -310,11 +308,7 @@ def _put(
     said: Tensor,
     wanted: Tensor,
 ) -> None:
-    """Append the labelled spans of a mask ``wanted``, ``(L, K)`` bool, to their pieces.
-
-    Args:
-        said: confidences, ``(L, K)``.
-    """
+    """Append the ``wanted`` spans, ``(L, K)`` bool, with confidences ``said`` to their pieces."""
     label, place = wanted.nonzero(as_tuple=True)
     values = said[label, place].cpu().numpy()
     ends = spans.first[place], -spans.last[place]

@@ -126,10 +126,7 @@ def _only(aligned: np.ndarray) -> int:
 
 
 def _at_words(starts: np.ndarray, spaces: np.ndarray) -> np.ndarray:
-    """Move sentence starts ``(n,)`` from white space to the next word, except the first start.
-
-    Predictions have their starts there, too.
-    """
+    """Move starts of sentences, except the first, from white space to the next word."""
     words, given = np.flatnonzero(~spaces), np.flatnonzero(starts)
     following = np.searchsorted(words, given)
     moved = np.zeros_like(starts)

@@ -197,11 +197,7 @@ def build_module(
     class_scorer: ScorerBuilder,
     exclusive: bool,
 ) -> HiddenStructureModule:
-    """Build the module.
-
-    Args:
-        sizes: width of the vectors and number of classes.
-    """
+    """Build the module for ``sizes``, the width of the vectors and the number of classes."""
     width, classes = sizes
     layer = HiddenStructureLayer(width, structure, scorer, class_scorer, classes, exclusive)
     return HiddenStructureModule(layer)

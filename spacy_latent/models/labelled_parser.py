@@ -139,12 +139,7 @@ def build_module(
     label_width: int,
     evidence: WordObjective | None = None,
 ) -> LabelledTrees:
-    """Build the torch module.
-
-    Args:
-        sizes: width of the embedder and number of labels.
-        label_width: width of the hidden layers of labels.
-    """
+    """Build the torch module for ``sizes``, the width of the embedder and the number of labels."""
     width, labels = sizes
     build_objective = None if evidence is None else partial(TreeWordObjective, evidence)
     return LabelledTrees(width, labels, structure, scorer, label_width, build_objective)

@@ -303,12 +303,9 @@ def bring_dropout(model: Model, module: nn.Module) -> None:
 def given_structures(
     model: Model, docs: Sequence[Doc], spans: Spans, is_train: bool
 ) -> Given | None:
-    """Return the structures that ``given`` of a latent layer has for these docs.
+    """Return the structures that ``given`` of a model's latent layer has for these docs.
 
     They belong to the present stage of training, or to prediction.
-
-    Args:
-        model: node with the layer, of either kind.
     """
     prepare(model, is_train)
     shim: Any = model.shims[0]

@@ -256,9 +256,7 @@ def run(model: Model, docs: Sequence[Doc], is_train: bool) -> tuple[TextPredicti
 def run_and_keep(
     model: Model, docs: Sequence[Doc], is_train: bool, with_evidence: bool = True
 ) -> tuple[TextPredictions, Any, Callable[[], Kept]]:
-    """Return the results of :func:`run`, and a function for further steps.
-
-    That function returns the structures that :func:`inner_step` needs.
+    """Return the results of :func:`run`, and a function that returns the :class:`Kept` structures.
 
     Args:
         with_evidence: whether training includes the terms of a bound on the evidence of words, if
@@ -299,10 +297,7 @@ def run_and_keep(
 
 
 def further_step(model: Model, kept: Kept, advantage: Tensor, before: Tensor, clip: float) -> None:
-    """Take a further step on kept structures.
-
-    See :func:`spacy_latent.models.text_layer_model.inner_step`.
-    """
+    """Take a further step on kept structures, see :func:`inner_step`."""
     inner_step(model.layers[1], kept, advantage, before, clip)
 
 

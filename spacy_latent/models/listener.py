@@ -79,8 +79,8 @@ class LatentListener(Tok2VecListener):
     name = "latent-listener"
 
     def __init__(self, upstream_name: str, width: int) -> None:
-        dims, attrs = {"nO": width}, {"trained": False}
-        Model.__init__(self, self.name, forward, init=init, dims=dims, attrs=attrs)
+        attrs = {"trained": False}
+        Model.__init__(self, self.name, forward, init=init, dims={"nO": width}, attrs=attrs)
         self.upstream_name = upstream_name
         # A listener has no access to the pipeline. It only knows the component that it is in, and
         # names that it may listen to.

@@ -253,11 +253,7 @@ class GroupParse:
             made[d][s] = span
 
     def _log_whole(self, scores: Tensor) -> np.ndarray:
-        """Return the log-probabilities of the best trees, ``(B,)`` float64.
-
-        Args:
-            scores: ``(B, n+1, n+1)``, the scores of the trees or a multiple of them.
-        """
+        """Return the log-probabilities of the best trees under these scores, ``(B,)`` float64."""
         exact = scores.double()
         b, m = np.nonzero(self.inside)
         places = [torch.from_numpy(part).long() for part in (b, self.heads[b, m], m + 1)]
@@ -328,10 +324,8 @@ class GroupParse:
     def _probable(self, labels: np.ndarray) -> ProbableArcs:
         """Return the arcs of the best trees, further arcs above the threshold, and the sets.
 
-        An arc of a best tree may be below the threshold, and its confidence far above.
-
-        Args:
-            labels: labels of the best trees ``(B, n)``.
+        An arc of a best tree may be below the threshold, and its confidence far above. The labels
+        of the best trees are ``(B, n)``.
         """
         threshold, least = max(self.request.threshold, 0.0), self.request.least_of_set
         lowest = threshold

@@ -203,11 +203,7 @@ def build_rationale_module(
     pooling: tuple[str, ...],
     evidence: EvidenceBound | None = None,
 ) -> TextModule:
-    """Build the torch module.
-
-    Args:
-        widths: widths of the selector's vectors and of the reader's.
-    """
+    """Build the torch module for the widths of the selector's and the reader's vectors."""
     selector_width, reader_width = widths
     total_width = selector_width + reader_width + 1
     # Weights are drawn in this order: the scorer's, the estimator's, the reader's.

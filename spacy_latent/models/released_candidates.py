@@ -106,5 +106,6 @@ def build_released_candidates_v1(
 
 
 def _with_stages(candidates: Candidates) -> ReleasedCandidates:
-    known = isinstance(candidates, ReleasedCandidates)
-    return candidates if known else ReleasedCandidates(candidates)
+    if isinstance(candidates, ReleasedCandidates):
+        return candidates
+    return ReleasedCandidates(candidates)

@@ -114,10 +114,7 @@ def _complete(
     lengths: Tensor,
     partial: Tensor,
 ) -> None:
-    """Set ``z``, in the items of ``partial``, to the best structure of the allowed parts.
-
-    Items without such a structure get zeros.
-    """
+    """Set ``z`` of the ``partial`` items to their best allowed structure, or to 0 without one."""
     rows = partial.nonzero().flatten()
     while len(rows):
         restricted = torch.where(allowed[rows], scores[rows].detach(), -torch.inf)
@@ -224,10 +221,7 @@ def _annotated(
 
 
 def _heads(example: Example) -> np.ndarray | None:
-    """Return heads of the prediction's tokens, −1 if not known; None without reference heads.
-
-    A root is its own head.
-    """
+    """Return heads of the prediction's tokens, −1 if not known; None without reference heads."""
     reference, predicted = example.reference, example.predicted
     if not reference.has_annotation("HEAD"):
         return None

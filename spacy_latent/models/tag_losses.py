@@ -351,13 +351,7 @@ def _gradient(emissions: Tensor, transitions: Tensor) -> TagScores:
 
 
 def _by_doc(tags: Tensor, weights: Tensor, lengths: Tensor, there: Tensor) -> list[RankedSequences]:
-    """Return the sequences of each doc with their weights.
-
-    Args:
-        tags: ``(S, B, N)``.
-        weights: ``(S, B)``.
-        there: ``(S, B)`` bool. A doc may have fewer than S sequences.
-    """
+    """Return the sequences ``(S, B, N)`` of each doc that are ``there``, with their weights."""
     sequences, shares, exist = tags.cpu().numpy(), weights.cpu().numpy(), there.cpu().numpy()
     return [
         [(sequences[k, b, :n].copy(), float(shares[k, b])) for k in np.flatnonzero(exist[:, b])]

@@ -102,11 +102,7 @@ def text_layer_model(
     staged: Sequence[Staged],
     evidence: WordObjective | None = None,
 ) -> Model[tuple[list[Floats2d], Spans], TextVectors]:
-    """Build the model around a module that ``build`` makes for the width of the input.
-
-    Args:
-        evidence: objective of the words that the module has.
-    """
+    """Build the model around a module that ``build`` makes for the width of the input."""
     return shim_model(
         "latent_text",
         forward,

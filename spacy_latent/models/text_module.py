@@ -243,8 +243,6 @@ class TextModule(nn.Module):
         """Return the pooled vectors ``(K, texts, width of each)``; 0 for an empty text.
 
         Args:
-            rows: ``(N, d)``.
-            draws, composed: structures and vectors of each group.
             count: the largest number K of structures of a group.
         """
         width, docs = self.latent.composer.output_width, len(batch.first)

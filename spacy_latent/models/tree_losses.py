@@ -86,17 +86,14 @@ def batch_loss(
         if words is not None:
             arcs = scores, agreeing, lengths
             of_words = of_words + words.loss(group, *arcs, known.heads, bad)
-    sums = (float(part.detach()) for part in (trees, labels, starts))
-    parts = TreeLosses(*sums, None if words is None else words.lost, tuple(left_out))
+    of_trees, of_labels, of_starts = (float(part.detach()) for part in (trees, labels, starts))
+    lost = None if words is None else words.lost
+    parts = TreeLosses(of_trees, of_labels, of_starts, lost, tuple(left_out))
     return (trees + labels + starts + of_words,), None, parts
 
 
 class _Words:
-    """Losses of the words of docs.
-
-    Attributes:
-        lost: losses without weights, for each doc, ``(D,)`` float64.
-    """
+    """Losses of the words of docs; ``lost`` are the losses without weights, ``(D,)`` float64."""
 
     def __init__(self, module: LabelledTrees, docs: Sequence[Doc], shares: Shares) -> None:
         evidence: Any = module.evidence
