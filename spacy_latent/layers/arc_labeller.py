@@ -18,9 +18,6 @@ class ArcLabeller(nn.Module):
     There is one hidden layer for each role, and a bias for the direction and the distance between
     head and modifier. Only requested arcs are labelled: for a sentence of n words the n arcs of one
     tree, and not all n².
-
-    Args:
-        hidden_width: width of each role's hidden layer.
     """
 
     def __init__(self, width: int, hidden_width: int, labels: int) -> None:

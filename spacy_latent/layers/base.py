@@ -55,11 +55,7 @@ class PartScorer(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} has no counters.")
 
     def cost(self, vectors: Tensor, lengths: Tensor) -> Tensor | None:
-        """Return a term of the objective of a batch in training, over the number of its tokens.
-
-        Returns:
-            ``(B,)``, or None.
-        """
+        """Return a term ``(B,)`` of the objective in training, over the batch's tokens, or None."""
         return None
 
     def bind(
@@ -101,9 +97,8 @@ class Composer(nn.Module):
         """Compose structures ``(S, *parts)`` over the tokens of B items.
 
         On a CPU the items may be split into ranges, each on a free thread. This happens if it saves
-        time, if nothing traces the code, and if there is neither dropout nor autocast, which other
-        threads would not have. The ranges do not depend on the number of threads, so gradients do
-        not, either.
+        time, if nothing traces the code, and without dropout and autocast, which other threads
+        would not have. The ranges do not depend on the number of threads, and neither do gradients.
 
         Args:
             item: ``(S,)`` int64, the item of each structure; None if there is one for each.
@@ -125,7 +120,7 @@ class Composer(nn.Module):
 
     def _by_ranges(
         self,
-        compose: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor],
+        compose: Callable[..., Tensor],
         vectors: Tensor,
         z: Tensor,
         lengths: Tensor,
@@ -142,7 +137,7 @@ class Composer(nn.Module):
             return compose(vectors, z, lengths, item)
         if item is None:
             inputs = [(vectors[a:b], z[a:b], lengths[a:b]) for a, b in parts]
-            alone = partial(_without_item, compose)
+            alone = partial(compose, item=None)
             return torch.cat(call_in_parallel(alone, inputs, list(self.parameters())))
         members = [((item >= a) & (item < b)).nonzero()[:, 0] for a, b in parts]
         shared = [
@@ -158,10 +153,7 @@ class Composer(nn.Module):
     def compose_range(
         self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None
     ) -> Tensor:
-        """Compose as :meth:`compose_several`, on one thread.
-
-        Equal structures of an item are composed once.
-        """
+        """Compose as :meth:`compose_several` on one thread, equal structures of an item once."""
         if item is None:
             return self(vectors, z, lengths)
         shared = None if drops(self) else share_equals(z, len(vectors), item)
@@ -182,12 +174,6 @@ class Composer(nn.Module):
         if vectors.device.type != "cpu":
             return 0.0
         return len(z) * vectors.shape[1] * vectors.shape[2] * self.output_width / 6
-
-
-def _without_item(
-    compose: Callable[..., Tensor], vectors: Tensor, z: Tensor, lengths: Tensor
-) -> Tensor:
-    return compose(vectors, z, lengths, None)
 
 
 ScorerBuilder = Callable[[int], PartScorer]

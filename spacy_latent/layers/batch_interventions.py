@@ -27,7 +27,7 @@ class BatchInterventions:
 
     Attributes:
         forbidden, forced: for each item, places in its scores.
-        temperature: divides the scores, in addition to the layer's.
+        temperature: divisor of the scores, in addition to the layer's temperature.
     """
 
     forbidden: Sequence[Sequence[Index]] = field(default_factory=list)
@@ -63,9 +63,10 @@ def constrained_scores(
         bonus = SURE + 2 * float(known.abs().sum())
         for place in (*forbidden, *forced):
             if not _is_part(place, there):
+                shown = ["any" if isinstance(at, slice) else at for at in place]
                 raise LatentError(
-                    f"{list(map(_shown, place))} is no part of {structure.name} over "
-                    f"{lengths[b].tolist()} token(s). Take one that it could have."
+                    f"{shown} is no part of {structure.name} over {lengths[b].tolist()} token(s). "
+                    "Take one that it could have."
                 )
         for place in forbidden:
             own[place] = -torch.inf
@@ -104,10 +105,6 @@ def _is_part(place: Index, parts: Tensor) -> bool:
     ):
         return False
     return bool(parts[place].any())
-
-
-def _shown(at: int | slice) -> int | str:
-    return "any" if isinstance(at, slice) else at
 
 
 def check_forced(best: Tensor, interventions: BatchInterventions, name: str) -> None:

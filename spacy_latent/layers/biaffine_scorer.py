@@ -39,8 +39,7 @@ class BiaffineScorer(ArcScorer):
         """Return the score of each arc from the hidden vectors of both roles.
 
         Args:
-            heads: ``(B, n+1, hidden_width)``.
-            modifiers: ``(B, n+1, hidden_width)``.
+            heads, modifiers: ``(B, n+1, hidden_width)``.
 
         Returns:
             ``(B, n+1, n+1)``, [head, modifier].

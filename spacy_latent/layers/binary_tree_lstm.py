@@ -170,13 +170,10 @@ class BinaryTreeComposer(Composer):
             nodes.append(node)
             states.append(state)
             cells.append(memory)
-        node = torch.cat(nodes)
-        return (
-            hidden.new_zeros(2 * len(hidden), hidden.shape[1]).index_copy(
-                0, node, torch.cat(states)
-            ),
-            cell.new_zeros(2 * len(cell), cell.shape[1]).index_copy(0, node, torch.cat(cells)),
-        )
+        node, (state, memory) = torch.cat(nodes), (torch.cat(states), torch.cat(cells))
+        blank = hidden.new_zeros(2 * len(hidden), hidden.shape[1])
+        blank_cell = cell.new_zeros(2 * len(cell), cell.shape[1])
+        return blank.index_copy(0, node, state), blank_cell.index_copy(0, node, memory)
 
 
 class BinaryTreeLstm(BinaryTreeComposer):
@@ -318,18 +315,10 @@ def read_spans(z: Tensor, lengths: Tensor) -> Spans:
         depth[right] = below
     leaf_item, leaf_token = (token < size[:, None]).nonzero(as_tuple=True)
     leaf_depth = depth[leaf_item * 2 * longest + leaf_token]
+    levels = int(leaf_depth.max()) if len(leaf_depth) else 0
+    own_depth = depth[node]
     return Spans(
-        item,
-        first,
-        last,
-        node,
-        left,
-        right,
-        depth[node],
-        leaf_item,
-        leaf_token,
-        leaf_depth,
-        int(leaf_depth.max()) if len(leaf_depth) else 0,
+        item, first, last, node, left, right, own_depth, leaf_item, leaf_token, leaf_depth, levels
     )
 
 

@@ -25,10 +25,9 @@ class ChartTreeLstm(BinaryTreeLstm):
         h_ij = cell(Σ_k w_ijk h_ik, Σ_k w_ijk h_{k+1,j}),   w_ijk ∝ z_ik z_{k+1,j},
 
     with the same weights for memories, and z = 1 for single tokens. For a hard tree the result is
-    the same as BinaryTreeLstm's with the same weights. Cited charts mix the compositions of all
-    splits, which costs a cell for each. Here halves are mixed, and each span has one cell. For soft
-    z, the weights are those of a split whose halves are independent, since marginals do not
-    determine more.
+    the same as BinaryTreeLstm's with the same weights. The cited methods mix the compositions of
+    all splits, which costs a cell for each. Here halves are mixed, and each span has one cell. For
+    soft z, both halves of a split count as independent, since marginals do not determine more.
 
     The gradient at z reaches all spans, also spans that are in no tree. There are n steps. Time is
     O(n³·output_width) for additions and O(n²·output_width²) for products, memory

@@ -129,11 +129,7 @@ class ChildSumRecursion(torch.autograd.Function):
 
 
 class _Sums:
-    """Sums over runs of rows.
-
-    Args:
-        count: ``(N,)`` int64, the length of each run.
-    """
+    """Sums over N runs of rows, of ``count`` rows each."""
 
     def __init__(self, count: Tensor) -> None:
         self.starts = count.cumsum(0) - count

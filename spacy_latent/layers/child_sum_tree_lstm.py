@@ -71,15 +71,10 @@ class ChildSumTreeLstm(Composer):
     def _share(
         self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None
     ) -> SharedSubtrees | None:
-        """Return the subtrees to compose, or None if they are composed level by level.
-
-        Args:
-            lengths: ``(S,)``, of each tree.
-        """
+        """Return the subtrees to compose, or None if they are composed level by level."""
         # Tracers, transforms and autocast only see the operations of torch.
-        if torch.compiler.is_compiling() or is_transformed():
-            return None
-        if torch.is_autocast_enabled(vectors.device.type):
+        traced = torch.compiler.is_compiling() or is_transformed()
+        if traced or torch.is_autocast_enabled(vectors.device.type):
             return None
         shared = share_subtrees(z, lengths, len(vectors), item, z.shape[1], False)
         # Tokens on a cycle would read each other.

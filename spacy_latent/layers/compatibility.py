@@ -44,9 +44,9 @@ def build_part(argument: str, builder: Callable[[int], Part], width: int) -> Par
     """Build the scorer or composer for vectors of this width."""
     if isinstance(builder, nn.Module) or not callable(builder):
         raise LatentError(
-            f"{argument} is of type {type(builder).__name__}; expected what makes it of the width "
-            "of the vectors. Let the function that is registered return the class, or a "
-            "functools.partial of it."
+            f"{argument} is of type {type(builder).__name__}; expected a builder, which makes the "
+            "module from the width of the vectors. Let the registered function return the class, "
+            "or a functools.partial of it."
         )
     return builder(width)
 
@@ -121,11 +121,7 @@ def compatible_layers(structure: Structure, estimator: Estimator) -> tuple[str, 
         IncompatiblePair: there are no such layers.
     """
     scorers, composers = (
-        [
-            (name, made)
-            for name, made in registered_layers(base)
-            if _class(made).parts == structure.parts
-        ]
+        [(n, made) for n, made in registered_layers(base) if _class(made).parts == structure.parts]
         for base in KINDS.values()
     )
     if not (scorers and composers):
@@ -158,9 +154,8 @@ def _compatible(parts: str, *arguments: str) -> str:
     advice = []
     for argument in arguments:
         found = [(name, _class(made)) for name, made in registered_layers(KINDS[argument])]
-        names = [
-            name for name, kind in found if kind.parts == parts and not getattr(kind, "decides", "")
-        ]
+        fits = [(name, kind) for name, kind in found if kind.parts == parts]
+        names = [name for name, kind in fits if not getattr(kind, "decides", "")]
         advice.append(f"{argument} = {' or '.join(names) or f'one of your own for {parts}'}")
     return ", ".join(advice)
 

@@ -86,10 +86,7 @@ class ContinuousStackScorer(EncodedScorer):
         return nn.functional.pad(torch.cat([roots, arcs], 1), (1, 0))
 
     def counters(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """Return the height of each stack after each word, ``(B, n, K)``.
-
-        Values at padding have no meaning.
-        """
+        """Return the heights after each word, ``(B, n, K)``; padding has no meaning."""
         return self._heights(*self._encoded(vectors, lengths))[1]
 
     def reads(self, vectors: Tensor, lengths: Tensor) -> Tensor:
@@ -114,10 +111,7 @@ class ContinuousStackScorer(EncodedScorer):
         return vectors.masked_fill(~inside, 0.0), inside
 
     def _heights(self, vectors: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the heights of each stack after the pop of each word and after its push.
-
-        Both are ``(B, n, K)``.
-        """
+        """Return the heights of each stack after each word's pop and push, both ``(B, n, K)``."""
         pushes = self._strengths(self.push, vectors) * inside
         pops = self._strengths(self.pop, vectors) * inside
         # Heights without the bound at 0. If they fall below 0, a pop exceeded the height.
@@ -133,15 +127,11 @@ class ContinuousStackScorer(EncodedScorer):
 
 
 def _read_of_each(popped: Tensor, pushed: Tensor, before: Tensor) -> Tensor:
-    """Return how much of each word lies within 1 of the top of the stack before each later word.
+    """Return how much of each word is in the topmost 1 before each later word, ``(B, n, n, K)``.
 
     Args:
-        popped: ``(B, n, K)``, heights after the pop of each word.
-        pushed: ``(B, n, K)``, heights after its push.
-        before: ``(B, n, K)``, heights before its pop.
-
-    Returns:
-        ``(B, n, n, K)``.
+        popped, pushed, before: heights after the pop and the push of each word, and before its pop,
+            ``(B, n, K)``.
     """
     words = popped.shape[1]
     later = torch.ones(words, words, dtype=torch.bool, device=popped.device).triu(1)[..., None]

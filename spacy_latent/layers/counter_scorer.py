@@ -29,11 +29,11 @@ class CounterScorer(CountingScorer):
     Other inputs are the order of the two tokens, their distance, and their vectors. A token is
     scored as a root by its vector, and the counters before and after it.
 
-    A closing bracket matches the opening bracket from which on the counter is never lower, until
-    the closing one subtracts 1 again. This holds at every depth of nesting, also if the lists of
-    the training data were less deep. A BiLSTM matches brackets only to the depth that it was
-    trained on. The minimum and maximum leave out the step of the closing bracket itself. With it,
-    adjacent brackets could not be distinguished.
+    Brackets match if the counter is never lower from the opening one until the closing one
+    subtracts 1 again. This holds at every depth of nesting, also if the lists of the training data
+    were less deep. A BiLSTM matches brackets only to the depth that it was trained on. The minimum
+    and maximum leave out the step of the closing bracket itself. With it, adjacent brackets could
+    not be distinguished.
 
     Time is O(n²·hidden_width²), memory O(n²).
     """
@@ -83,18 +83,8 @@ class CounterScorer(CountingScorer):
         equal, higher, lower = others
         bias = self.arc.bias[None]
         forward = [*counters, near, bias + first]
-        backward = [
-            -difference,
-            least_modifier,
-            least_head,
-            greatest_modifier,
-            greatest_head,
-            equal,
-            lower,
-            higher,
-            near,
-            bias,
-        ]
+        backward = [-difference, least_modifier, least_head, greatest_modifier, greatest_head]
+        backward += [equal, lower, higher, near, bias]
         return torch.cat([torch.cat(forward), torch.cat(backward)], 1)
 
 

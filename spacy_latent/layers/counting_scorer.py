@@ -26,8 +26,8 @@ class CounterSettings:
         encoder: gives the scorer, and only the scorer, the context of each token; None for the
             token vectors themselves. The increment of a token then depends on that token alone.
         noise: standard deviation of noise added to each step in training. The longer a text, the
-            further it moves a counter. The model then learns steps near −1, 0 and 1 that stand out
-            from it. These also hold for texts longer than those trained on.
+            further it moves a counter. The model then learns steps near −1, 0 and 1, which stand
+            out from the noise, and are right for longer texts, too.
         whole_steps: in prediction each step is rounded to −1, 0 or 1, so that small remainders do
             not add up. Only for steps that noise has brought there.
         step_cost: for each counter, this times the mean distance by which the tokens of a batch
@@ -58,9 +58,6 @@ class CountingScorer(EncodedScorer):
     Token i adds u_i = tanh(U v_i)³, between −1 and 1, to each counter. After it they are at c_i =
     u_1 + … + u_i, before the first token at 0. The cube keeps values near 0 at 0: a token that is
     to leave a counter alone must do so at each of its occurrences in a text.
-
-    Args:
-        settings: counters, noise and costs.
     """
 
     counts = True
@@ -107,20 +104,10 @@ class CountingScorer(EncodedScorer):
             return None
         # Steps are neither rounded nor noisy here; only padding is excluded.
         size = torch.tanh(self.step(self.read(vectors, lengths))).abs() ** 3
-        token = torch.arange(vectors.shape[1], device=vectors.device)
-        inside = (token < lengths[:, None].to(token.device))[..., None]
-        return self.settings.step_cost * (size * inside).sum((1, 2))
+        return self.settings.step_cost * (size * _inside(vectors, lengths)).sum((1, 2))
 
     def counters(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """Return the counters after each token.
-
-        Args:
-            vectors: ``(B, n, d)``.
-            lengths: ``(B,)`` int64.
-
-        Returns:
-            ``(B, n, K)``; values at padding have no meaning.
-        """
+        """Return the counters after each token, ``(B, n, K)``; padding has no meaning."""
         return self._exact_steps(self.read(vectors, lengths)).cumsum(1)
 
     def read(self, vectors: Tensor, lengths: Tensor) -> Tensor:
@@ -129,8 +116,13 @@ class CountingScorer(EncodedScorer):
         Values at padding would otherwise reach the gradients of the weights.
         """
         vectors = self.encode(vectors, lengths)
-        token = torch.arange(vectors.shape[1], device=vectors.device)
-        return vectors.masked_fill((token >= lengths[:, None].to(token.device))[..., None], 0.0)
+        return vectors.masked_fill(~_inside(vectors, lengths), 0.0)
+
+
+def _inside(vectors: Tensor, lengths: Tensor) -> Tensor:
+    """Return a mask of the tokens, without padding, ``(B, n, 1)``."""
+    token = torch.arange(vectors.shape[1], device=vectors.device)
+    return (token < lengths[:, None].to(token.device))[..., None]
 
 
 def _cube(values: Tensor) -> Tensor:

@@ -39,8 +39,7 @@ class CodeScorer(PartScorer):
         inside = (torch.arange(vectors.shape[1], device=vectors.device) < count)[..., None]
         mean = torch.where(inside, vectors, 0.0).sum(1) / count.clamp_min(1)
         largest = torch.where(inside, vectors, -torch.inf).amax(1)
-        both = torch.cat([mean, torch.where(count > 0, largest, 0.0)], 1)
-        return self.output(both)
+        return self.output(torch.cat([mean, torch.where(count > 0, largest, 0.0)], 1))
 
 
 class CodeEmbedding(Composer):

@@ -19,8 +19,8 @@ class GatedRecursiveHeads(Composer):
 
     A token begins with its own state. It takes the modifiers on its right, the nearest first, each
     with its whole subtree: the cell of (own state, modifier's). Then it takes those on its left:
-    the cell of (modifier's, own state). So a sum over modifiers is the last sum and one modifier
-    more. This can be learned in cases in which a function of all of them at once cannot.
+    the cell of (modifier's, own state). So the cell needs to learn only how one more modifier
+    changes a sum. A function of all modifiers at once is not always learned.
 
     If z has a gradient, arcs of the tree get one, and other arcs do not. Otherwise, subtrees that
     several trees of an item have in common are composed once.
@@ -47,9 +47,7 @@ class GatedRecursiveHeads(Composer):
     ) -> Tensor:
         shared = share_merges(z, lengths if item is None else lengths[item], len(vectors), item)
         leaves = self.cell.leaves(vectors)[0].flatten(0, 1)
-        weights = None
-        if z.requires_grad:
-            weights = z[shared.arcs.unbind(1)].to(leaves)[:, None]
+        weights = z[shared.arcs.unbind(1)].to(leaves)[:, None] if z.requires_grad else None
         leaf = set(self.cell.leaf.parameters())
         parameters = [parameter for parameter in self.cell.parameters() if parameter not in leaf]
         refuse_transforms(type(self).__name__, leaves)

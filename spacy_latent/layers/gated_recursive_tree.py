@@ -23,10 +23,10 @@ class GatedRecursiveTree(BinaryTreeComposer):
 
     Here [a; b; c; u] = W₂ [gelu(W₁ [l; r]); L l ⊙ R r]. A leaf is LayerNorm(W x).
 
-    The difference to a Tree-LSTM is the hidden layer, and in it the product. Some functions of both
-    halves are no sum of one of each, such as addition modulo ten. They are learned in hundreds of
-    updates (in some thousands without the product) and not in days. A state is divided by its norm
-    at each node, so that depth does no harm to it.
+    It differs from a Tree-LSTM by the hidden layer, which has a product. Some functions of both
+    halves are no sum of functions of each half, such as addition modulo ten. They are learned in
+    hundreds of updates (in some thousands without the product) and not in days. A state is
+    normalized at each node, so that it does not grow with depth.
 
     Args:
         hidden_width: of that layer; None for four times the output's.

@@ -17,9 +17,8 @@ def encode_given(
     """Encode given structures of a batch, at least one, from the format of annotations to tensors.
 
     Returns:
-        Structures ``(B, *parts)``, 0/1 in float32, or in float64 if the vectors ``(B, n, d)`` are
-        float64, zero if an item has no structure; and a mask ``(B,)`` bool of the items that have
-        one.
+        Structures ``(B, *parts)``, 0/1, zero without a given one; in float64 if the vectors
+        ``(B, n, d)`` are, else in float32. Then a mask ``(B,)`` bool of the items with a given one.
     """
     sizes = lengths.tolist()
     made = [

@@ -151,12 +151,7 @@ class GumbelTreeLstm(nn.Module):
     def choose(self, scores: Tensor, allowed: Tensor) -> Tensor:
         """Choose one allowed pair in each row, if there is one, with the gradient of a softmax.
 
-        Args:
-            scores: ``(B, pairs)``.
-            allowed: ``(B, pairs)`` bool.
-
-        Returns:
-            ``(B, pairs)``, 0/1, in the dtype of ``scores``.
+        Arguments and result are ``(B, pairs)``. The result is 0/1 in the dtype of ``scores``.
         """
         scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
         if self.training and self.noise:
@@ -170,10 +165,7 @@ class GumbelTreeLstm(nn.Module):
     def _renew(
         self, pairs: State, scores: Tensor, state: State, chosen: Tensor
     ) -> tuple[State, Tensor]:
-        """Return the pairs of this step and their scores.
-
-        They are the pairs of the last step, with new ones on both sides of the merged pair.
-        """
+        """Return the last step's pairs and scores, with new pairs beside the merged one."""
         size = state[0].shape[1] - 1
         place = torch.arange(size, device=scores.device)
         kept = place + (place >= chosen[:, None])

@@ -34,9 +34,6 @@ class ClassScores(Composer):
 
     The composed vector of a structure holds the scores z·t_y of the classes. It is the same for all
     tokens.
-
-    Args:
-        scorer: builder of the scorer of each class.
     """
 
     def __init__(self, width: int, classes: int, scorer: ScorerBuilder) -> None:
@@ -82,8 +79,7 @@ class HiddenStructureLayer(LatentLayer):
 
     Args:
         structure: set of structures with a log-partition.
-        scorer: builder of the scorer of s.
-        class_scorer: builder of the scorers of t.
+        scorer, class_scorer: builders of the scorer of s, and of the scorers of t.
         exclusive: whether an item has one class. If not, each class is a binary decision, and its
             absence has the scores s.
     """
@@ -117,9 +113,7 @@ class HiddenStructureLayer(LatentLayer):
         """
         if given is not None:
             return self._read_given(vectors, lengths, given)
-        temperature = self.temperature * (
-            1.0 if interventions is None else interventions.temperature
-        )
+        temperature = self.temperature * (interventions.temperature if interventions else 1.0)
         structure, shared = self.score(vectors, lengths, temperature)
         own = self.composer.of_parts(vectors, lengths) / temperature
         if own.shape[1:] != shared.shape:
@@ -173,17 +167,15 @@ class HiddenStructureLayer(LatentLayer):
 
     def _logits(self, structure: Structure, every: Tensor, lengths: Tensor) -> Tensor:
         read = every[1:] if self.exclusive else every
-        count = len(read)
-        sizes = lengths.repeat(count, *[1] * (lengths.dim() - 1))
-        totals = structure.log_partition(read.flatten(0, 1), sizes).view(count, -1)
-        logits = totals if self.exclusive else totals[1:] - totals[0]
-        return logits.t()
+        sizes = lengths.repeat(len(read), *[1] * (lengths.dim() - 1))
+        totals = structure.log_partition(read.flatten(0, 1), sizes).view(len(read), -1)
+        return (totals if self.exclusive else totals[1:] - totals[0]).t()
 
     def _cost(self, vectors: Tensor, lengths: Tensor) -> Tensor | None:
         if not self.training:
             return None
-        scorers = [self.scorer, *self.composer.scorers]
-        costs = [scorer.cost(vectors, lengths) for scorer in scorers]
+        scorers = self.scorer, *self.composer.scorers
+        costs = (scorer.cost(vectors, lengths) for scorer in scorers)
         known = [cost for cost in costs if cost is not None]
         return torch.stack(known).sum(0) if known else None
 

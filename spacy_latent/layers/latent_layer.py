@@ -64,13 +64,12 @@ class LatentLayer(nn.Module):
         check_kind("composer", composer, Composer)
         if not is_whole(getattr(composer, "output_width", None), least=0):
             raise LatentError(
-                f"{type(composer).__name__} has no output_width; set it in __init__ to how many "
-                "numbers there are in each of the vectors that it gives."
+                f"{type(composer).__name__} has no output_width; set it in __init__ to the width "
+                "of the vectors that it returns."
             )
         if not temperature > 0:
             raise LatentError(
-                f"{type(self).__name__}: temperature is {temperature}; expected a number above 0. "
-                "The higher it is, the more alike are the probabilities of structures."
+                f"{type(self).__name__}: temperature is {temperature}; expected a number above 0."
             )
         self.scorer = scorer
         self.structure = structure
@@ -98,8 +97,7 @@ class LatentLayer(nn.Module):
         given: Sequence[np.ndarray | None] | None = None,
         interventions: BatchInterventions | None = None,
     ) -> LatentOutput:
-        asked = () if interventions is None else (interventions,)
-        draw, scores = self.read(vectors, lengths, given, *asked)
+        draw, scores = self.read(vectors, lengths, given, interventions)
         composed = self.compose(vectors, draw, lengths)
         return LatentOutput(composed, draw, scores, self.kept(vectors))
 
@@ -128,8 +126,8 @@ class LatentLayer(nn.Module):
         """
         if given is not None:
             return self._read_given(vectors, lengths, given)
-        asked = () if interventions is None else (self.temperature * interventions.temperature,)
-        structure, scores = self.score(vectors, lengths, *asked)
+        temperature = self.temperature * (interventions.temperature if interventions else 1.0)
+        structure, scores = self.score(vectors, lengths, temperature)
         if interventions is not None and interventions.of_parts:
             with torch.autocast(device_type=scores.device.type, enabled=False):
                 return self._read_constrained(structure, scores, lengths, interventions)
@@ -170,14 +168,12 @@ class LatentLayer(nn.Module):
         exact = constrained_scores(structure, scores, lengths, interventions)
         with naming_interventions(structure.name, interventions):
             draw = self.draw(structure, exact, lengths)
-            best = draw.mean()
-            if structure.has_map:
-                best = structure.map(exact, lengths)
+            best = structure.map(exact, lengths) if structure.has_map else draw.mean()
         check_forced(best, interventions, structure.name)
         if not (torch.isfinite(draw.z).all() and torch.isfinite(draw.weights).all()):
             raise LatentError(
-                f"{self.present_estimator.name} gives no numbers where parts of {structure.name} "
-                "are forbidden or forced. Take these back."
+                f"{self.present_estimator.name} gives values that are not finite if parts of "
+                f"{structure.name} are forbidden or forced. Remove these interventions."
             )
         draw = replace(draw, z=draw.z.to(scores.dtype), weights=draw.weights.to(scores.dtype))
         return draw, exact
@@ -212,12 +208,9 @@ class LatentLayer(nn.Module):
         return lengths
 
     def shown(self, draw: Draw, tokens: int) -> Tensor:
-        """Return how much of each token the composition of each structure contains.
+        """Return the share of each token that each structure's vectors contain, ``(K, B, tokens)``.
 
-        The token could be predicted from itself by this share.
-
-        Returns:
-            ``(K, B, tokens)``.
+        A decoder must not predict this share of the token from itself.
         """
         raise LatentError(
             f"{type(self).__name__} does not know which words its vectors are made of, so that "
@@ -227,14 +220,14 @@ class LatentLayer(nn.Module):
     def score(
         self, vectors: Tensor, lengths: Tensor, temperature: float | None = None
     ) -> tuple[Structure, Tensor]:
-        """Return the structure and its scores, divided by the temperature.
+        """Return the structure with the scorer's bindings, and its scores over the temperature.
 
-        The structure has the scorer's bindings. The temperature is the layer's own if None.
+        The temperature is the layer's own if None.
         """
         temperature = self.temperature if temperature is None else temperature
-        # Inference stays in float32 under autocast: in half precision exp overflows.
         scores = self.scorer(self._scored(vectors), lengths)
         self._check_scores(scores, vectors)
+        # Inference stays in float32 under autocast: in half precision exp overflows.
         with torch.autocast(device_type=scores.device.type, enabled=False):
             if scores.dtype in (torch.float16, torch.bfloat16):
                 scores = scores.float()
@@ -257,11 +250,9 @@ class LatentLayer(nn.Module):
             )
         shape = tuple(scores.shape)
         batch, tokens = vectors.shape[:2]
-        if self.scorer.decides:
+        fits = len(shape) == 1 + structure.part_axes and shape[0] == batch
+        if self.scorer.decides or (fits and (not per_token or shape[1] == tokens)):
             return
-        if len(shape) == 1 + structure.part_axes and shape[0] == batch:
-            if not per_token or shape[1] == tokens:
-                return
         sizes = {"items": (tokens,), "spans": (tokens,) * 2, "arcs": (tokens + 1,) * 2}
         more = (tokens,) if structure.part_axes == 1 else (f"{structure.part_axes} axes of parts",)
         expected = ", ".join(map(str, (batch, *sizes.get(structure.parts, more))))
@@ -320,10 +311,7 @@ class LatentLayer(nn.Module):
         return total.index_add(0, item, weighted).to(vectors.dtype)
 
     def compose_each(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
-        """Return composer(vectors, z_k), ``(K, B, n, output_width)``, 0 at padding.
-
-        This is for losses of each structure.
-        """
+        """Return each composer(vectors, z_k), ``(K, B, n, output_width)``, 0 at padding."""
         return self._each(self._made, self._composed(vectors), draw, lengths)
 
     def compose_roots(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
@@ -389,9 +377,9 @@ def _items(draw: Draw) -> Tensor:
 def without_traces(gradient: Tensor) -> Tensor:
     """Set a gradient to 0 if it is so small that the scorer's products with it are subnormal.
 
-    Processors take a hundred times as long for subnormal numbers. If an item is sure of its
-    structure, its gradient may consist of them alone. The last half of a training would take twice
-    its time.
+    Processors take a hundred times as long for subnormal numbers. The gradient of an item with one
+    probable structure may consist of these alone, which would double the time of the last half of a
+    training.
     """
     smallest = TRACE * torch.finfo(gradient.dtype).tiny
     return torch.where(gradient.abs() < smallest, torch.zeros_like(gradient), gradient)

@@ -44,8 +44,6 @@ class LatentModule(Protocol):
         structure, estimator: used for prediction; present_structure, present_estimator: used in the
             present stage of training.
         temperature, update: see :class:`spacy_latent.layers.latent_layer.LatentLayer`.
-        scorer: has the weights that decide.
-        composer: has the ``output_width`` of the vectors.
     """
 
     structure: Structure
@@ -72,10 +70,5 @@ class LatentModule(Protocol):
     def __call__(
         self, vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None] | None = None
     ) -> LatentOutput:
-        """Return the output for token vectors.
-
-        Args:
-            vectors: ``(B, n, d)``.
-            given: structures that replace those of some items.
-        """
+        """Return the output for token vectors ``(B, n, d)``; some structures may be given."""
         ...

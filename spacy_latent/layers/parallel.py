@@ -22,11 +22,11 @@ def call_in_parallel(
     """Return ``call(*part)`` for each part of the inputs; the gradients are also computed by parts.
 
     Args:
-        call: differentiable in its arguments and the parameters. It must not draw random numbers,
-            since the order of the parts is undefined. Gradients can be computed once, and have none
-            themselves.
-        parameters: all others that may get a gradient. Theirs is the sum over parts in order, so it
-            does not depend on which thread is first.
+        call: differentiable function of its arguments and the parameters. It must not draw random
+            numbers, since the order of the parts is undefined. Its gradients can be computed once,
+            and have no gradients themselves.
+        parameters: all other tensors that may get a gradient. It is summed over the parts in order,
+            so it does not depend on which thread is first.
     """
     parallel_call = _ParallelCall(call, len(inputs[0]), list(parameters))
     if not torch.is_grad_enabled():
@@ -69,8 +69,8 @@ class _ParallelCall:
         """Return the gradients in the order of the inputs of all parts and the parameters."""
         if not self.made:
             raise LatentError(
-                "The gradient of what was composed in several ranges of items is there once, "
-                "whatever retain_graph says. Compose again, or ask for all gradients in one call."
+                "The gradient of a composition that was split into ranges of items can be computed "
+                "once, even with retain_graph. Compose again, or request all gradients in one call."
             )
         # The graphs are released, since they are not read again.
         results, self.made = self.made, []
@@ -107,10 +107,7 @@ def _total(slopes: Sequence[Tensor | None]) -> Tensor | None:
 
 
 class _ParallelFunction(torch.autograd.Function):
-    """Function in which each part has its own graph.
-
-    The leaves of these graphs share memory with the inputs.
-    """
+    """Function whose parts have graphs of their own, with leaves that share the inputs' memory."""
 
     @staticmethod
     def forward(ctx: Any, parallel_call: _ParallelCall, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -124,6 +121,6 @@ class _ParallelFunction(torch.autograd.Function):
         return tuple(made.detach() for made in parallel_call.made)
 
     @staticmethod
-    @last_derivative("what is composed in several ranges of items can be differentiated once")
+    @last_derivative("a composition that is split into ranges of items can be differentiated once")
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         return None, *ctx.parallel_call.differentiate(gradients)

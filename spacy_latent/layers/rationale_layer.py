@@ -51,10 +51,6 @@ class RationaleLayer(LatentLayer):
 
     Vectors hold the selector's features, then the reader's features, then 1 if the word may be
     chosen, else 0. The scorer gets the first, the composer the second.
-
-    Args:
-        reader_width: number of the reader's features.
-        settings: costs and targets of the choice.
     """
 
     multipliers: Tensor
@@ -179,11 +175,11 @@ class RationaleLayer(LatentLayer):
             measured[1] = (changed / count.clamp_min(1), count)
         penalties = []
         targets = self.settings.rate, self.settings.transitions
-        options = self.settings.multiplier_rate, self.settings.damping
+        rates = self.settings.multiplier_rate, self.settings.damping
         for i, (wanted, (share, count)) in enumerate(zip(targets, measured)):
             if wanted is not None:
                 excess = torch.where(count > 0, share - wanted, 0.0)
-                penalties.append(hold(self.multipliers[i], excess, count > 0, *options))
+                penalties.append(hold(self.multipliers[i], excess, count > 0, *rates))
         return penalties
 
 

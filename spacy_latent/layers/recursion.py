@@ -19,9 +19,9 @@ class Recursion(torch.autograd.Function):
 
     Args:
         merge: composes states of two halves, ``(m, d)`` each.
-        parameters: parameters of ``merge``.
-        weights: ``(M, 1)``, 1 in value, how much of its head's state a merge replaces if subtrees
-            of heads are shared; or None.
+        weights: ``(M, 1)``, the arc of each merge of a head and a modifier, with the value 1. It
+            gets the gradient of the change from the head's state to the merged one. None for merges
+            without arcs, or if arcs need no gradient.
     """
 
     @staticmethod
@@ -42,8 +42,9 @@ class Recursion(torch.autograd.Function):
         ctx.merge, ctx.shared, ctx.count = merge, shared, count
         ctx.weighs = weights is not None
         kind = leaves.device.type
-        ctx.precision = torch.get_autocast_dtype(kind)
-        ctx.halved = torch.is_autocast_enabled(kind)
+        dtype, enabled = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+        # Without its cache: weights in half precision there may belong to a graph that was freed.
+        ctx.autocast = torch.autocast(kind, dtype, enabled, cache_enabled=False)
         ctx.save_for_backward(states, *parameters)
         return states
 
@@ -61,12 +62,7 @@ class Recursion(torch.autograd.Function):
             left, right = shared.left[begin:end], shared.right[begin:end]
             halves = [states[rows].requires_grad_() for rows in (left, right)]
             given = of_states[count + begin : count + end]
-            # Autocast's cache is off: its weights in half precision may belong to a graph that has
-            # been freed.
-            with (
-                torch.autocast(states.device.type, ctx.precision, ctx.halved, cache_enabled=False),
-                torch.enable_grad(),
-            ):
+            with ctx.autocast, torch.enable_grad():
                 made = ctx.merge(*halves).to(states.dtype)
             slopes = torch.autograd.grad(made, [*halves, *learned], given, allow_unused=True)
             for rows, slope in zip((left, right), slopes):

@@ -160,10 +160,7 @@ def depth(z: Tensor) -> Tensor:
 
 
 def _apart(heads: Tensor, hard: Tensor) -> Tensor:
-    """Return a mask ``(B, n+1)`` of nodes that are not connected to the root.
-
-    Only items with hard structures have such nodes, ``hard`` ``(B,)``.
-    """
+    """Return a mask ``(B, n+1)`` of the nodes of hard structures that do not lead to the root."""
     far = heads
     for _ in range(heads.shape[1].bit_length()):
         far = far.gather(1, far)

@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from spacy_latent.errors import LatentError
 from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
@@ -38,23 +39,13 @@ class SegmentAttention(Composer):
         size, longest = z.shape[1], min(z.shape[2], z.shape[1])
         # [i, l, k]: segments from i that contain token i + l, so that they have more than l tokens.
         holding = z.flip(2).cumsum(2).flip(2)
-        labels = sum(
-            (_later(holding[:, :, extra], extra) for extra in range(longest)),
-            torch.zeros_like(z[:, :, 0]),
-        )
-        spans = z.new_zeros(len(z), size, size)
+        labels, spans = torch.zeros_like(z[:, :, 0]), z.new_zeros(len(z), size, size)
         for extra in range(longest):
-            lengths_here = z[:, : size - extra, extra].sum(-1)
-            spans = spans + torch.diag_embed(lengths_here, offset=extra)
+            # Moved to the token i + l, with zeros before it.
+            labels = labels + pad(holding[:, : size - extra, extra], (0, 0, extra, 0))
+            spans = spans + torch.diag_embed(z[:, : size - extra, extra].sum(-1), offset=extra)
         averages = span_averages(vectors, spans)
         return torch.tanh(self.output(torch.cat([vectors, averages, labels], -1)))
-
-
-def _later(rows: Tensor, by: int) -> Tensor:
-    """Return rows ``(B, n, k)`` moved to later tokens, with zeros before them."""
-    return torch.cat(
-        [rows.new_zeros(len(rows), by, rows.shape[2]), rows[:, : rows.shape[1] - by]], 1
-    )
 
 
 def build_segment_attention_v1(

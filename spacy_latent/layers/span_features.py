@@ -1,8 +1,8 @@
 """Features of all spans of a text: one hidden layer over their ends, content and length.
 
-Spans are cells, row by row: those that begin with the first token, the shortest first, then those
-that begin with the second. Half of a square of first and last token would be no spans, and a row
-stays in the cache while all of it is computed.
+Spans are cells, row by row: the spans that begin with the first token, the shortest first, then the
+spans that begin with the second. A square of first and last token would be half empty. A row stays
+in the processor's cache while it is computed.
 """
 
 from __future__ import annotations

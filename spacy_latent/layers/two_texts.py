@@ -14,7 +14,6 @@ def split_texts(vectors: Tensor, lengths: Tensor, name: str) -> tuple[Tensor, Te
     Args:
         vectors: ``(B, N, d)``.
         lengths: ``(B, 2)`` int64, with a sum of at most N for each item.
-        name: name of the calling layer, for errors.
 
     Returns:
         ``(B, n, d)`` and ``(B, m, d)``, with n and m the lengths of the longest texts.

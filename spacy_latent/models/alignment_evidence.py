@@ -26,6 +26,7 @@ from spacy_latent.layers.generative import CellDecoder, CellDecoderBuilder, Prio
 from spacy_latent.layers.two_texts import split_texts
 from spacy_latent.models.evidence_bound import WordObjective, check_prior, masked_prior
 from spacy_latent.models.scheduled_value import ScheduledValue
+from spacy_latent.models.tree_evidence import autoencoded
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.many_to_one_alignment import ManyToOneAlignment
 
@@ -135,26 +136,21 @@ class AlignmentWordObjective(nn.Module):
         cells, alone = (
             log_probs.double() for log_probs in self.decoder(first[..., 0], second[..., 0])
         )
-        inside = structure.part_mask(scores, lengths.to(scores.device))
+        sizes = lengths.to(scores.device)
+        inside = structure.part_mask(scores, sizes)
         row = torch.arange(scores.shape[1], device=scores.device)
-        words_of_first = row < lengths.to(scores.device)[:, :1]
-        without = torch.zeros_like(alone)
         if structure.unaligned:
             # An unaligned word has no part, and so its decoder's part is a constant.
             cells = cells - alone[..., None]
             without = alone
         else:
             # No word has a partner if the second text is empty.
-            without = torch.where(lengths.to(scores.device)[:, 1:] == 0, alone, 0.0)
-        constant = torch.where(words_of_first, without, 0.0).sum(1)
+            without = torch.where(sizes[:, 1:] == 0, alone, 0.0)
+        constant = torch.where(row < sizes[:, :1], without, 0.0).sum(1)
         word_log_probs = torch.where(inside, cells, 0.0)
         q = torch.where(inside, scores.double(), 0.0)
         if self.prior is None:
-            sums = structure.log_partition(q + word_log_probs, lengths) - structure.log_partition(
-                q, lengths
-            )
-            return sums + constant
+            return autoencoded(structure, q, word_log_probs, lengths) + constant
         prior = torch.where(inside, masked_prior(self.prior, q, lengths), 0.0)
-        sums = structure.log_partition(prior + word_log_probs, lengths)
-        marginal = sums - structure.log_partition(prior, lengths)
+        marginal = autoencoded(structure, prior, word_log_probs, lengths)
         return marginal + constant - structure.kl(q, (prior + word_log_probs).detach(), lengths)

@@ -25,12 +25,7 @@ class AllWords:
 
 
 class ContentWords:
-    """Tokens that are not white space.
-
-    Args:
-        punctuation: whether punctuation may be chosen.
-        stop_words: whether stop words may be chosen.
-    """
+    """Tokens that are not white space."""
 
     def __init__(self, punctuation: bool = False, stop_words: bool = False) -> None:
         allowed = {IS_PUNCT: punctuation, IS_STOP: stop_words, IS_SPACE: False}

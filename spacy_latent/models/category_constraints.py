@@ -98,10 +98,8 @@ class CategoryConstraints:
     @property
     def labels(self) -> set[str]:
         """All labels in the constraints."""
-        return {label for group in self._groups() for label in group}
-
-    def _groups(self) -> list[list[str]]:
-        return [*self.exclusive, *self.one_of, *self.implied]
+        groups = *self.exclusive, *self.one_of, *self.implied
+        return {label for group in groups for label in group}
 
     def broken_by(self, cats: dict[str, float]) -> str | None:
         """Describe a constraint that the labels of a text violate, None if there is none.
@@ -166,11 +164,7 @@ class CategoryConstraints:
 
 
 class LabelField:
-    """Sums over the sets of labels that all tables allow.
-
-    Args:
-        tables: allowed states.
-    """
+    """Sums over the sets of labels that all tables allow."""
 
     def __init__(self, size: int, tables: Sequence[Table]) -> None:
         self.size = size
@@ -233,13 +227,9 @@ class LabelField:
         return result
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the probability of each label over all allowed sets.
+        """Return the probability of each label over all allowed sets, without a gradient.
 
-        Args:
-            logits: ``(..., labels)``.
-
-        Returns:
-            ``(..., labels)``, without a gradient.
+        Logits and result are ``(..., labels)``.
         """
         with recording():
             present = recordable(logits).detach().double().requires_grad_()

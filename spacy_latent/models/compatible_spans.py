@@ -46,10 +46,7 @@ def most_compatible(observed: Sequence[tuple[int, int]]) -> list[bool]:
 
 
 def _leave_out(observed: Sequence[tuple[int, int]], cluster: list[int], kept: list[bool]) -> None:
-    """Choose among overlapping spans, on a chart of the stretches between their ends.
-
-    Each stretch is one token of the chart.
-    """
+    """Choose among overlapping spans, on a chart whose tokens are the stretches between ends."""
     ends = sorted({end for i in cluster for end in observed[i]})
     number = {end: place for place, end in enumerate(ends)}
     n = len(ends) - 1

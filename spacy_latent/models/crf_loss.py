@@ -224,12 +224,8 @@ class _Terms:
 class _Complements:
     """Log-partitions of the sequences that do not contain a rejected run, and their gradient.
 
-    These sequences are a disjoint union of departures from the run. The gradient is of the sum.
-
-    Attributes:
-        rows: rows of each doc in the emissions.
-        emissions: gradient, ``(T, K)``.
-        transitions: gradient, ``(K + 2, K)``.
+    These sequences are a disjoint union of departures from the run. The gradient of the sum is in
+    ``emissions`` ``(T, K)`` and ``transitions`` ``(K + 2, K)``.
     """
 
     def __init__(self, chain: TagSequence, scores: np.ndarray, rows: Sequence[np.ndarray]) -> None:
@@ -319,10 +315,7 @@ class _Departure:
 
 
 def _departures(chain: TagSequence, run: Run, size: int) -> list[_Departure]:
-    """Return all ways to leave a run in a doc of this size.
-
-    Each sequence leaves the run in at most one of these ways.
-    """
+    """Return all ways to leave a run in a doc of this size; a sequence leaves it in one at most."""
     assert chain.bound is not None
     transitions, _, end = (part.numpy() for part in chain.bound)
     found = []

@@ -47,13 +47,7 @@ def build_crf_tagger_v1(
     """Build the model of ``crf_ner``: docs to scores of a chain of tags (Lafferty et al. 2001).
 
     Args:
-        tok2vec: embedder, or a listener.
-        hidden_width: width of a maxout layer between the embedder and the tags; None for a linear
-            map.
-        window_size: number of neighbours on each side that the layer reads in addition to the
-            token.
-        maxout_pieces: number of pieces of the maxout layer.
-        nO: number of tags; set by the component.
+        tok2vec, hidden_width, window_size, maxout_pieces, nO: as in ``spacy-latent.CrfTagger.v2``.
     """
     if hidden_width is not None and hidden_width < 1:
         raise LatentError(

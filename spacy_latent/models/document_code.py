@@ -19,9 +19,9 @@ from thinc.types import Floats2d
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.estimators.dense_marginalization import DenseMarginalization
+from spacy_latent.layers.compatibility import check_kind, check_parts
 from spacy_latent.layers.document_code import CodeEmbedding, CodeScorer, DocumentCodeLayer
 from spacy_latent.layers.encoded_scorer import check_hidden_width
-from spacy_latent.layers.latent_layer import check_kind, check_parts
 from spacy_latent.models.evidence_bound import EvidenceBound
 from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.latent_text_classifier import classifier, init, run
@@ -122,43 +122,34 @@ def check_codes(structure: Structure, estimator: Estimator, size: int) -> None:
             "OneOfN, KOfN or Bits",
         )
     check_parts(structure, estimator, partial(CodeScorer), partial(CodeEmbedding))
-    refuse_given(structure, estimator)
-    refuse_many(structure, estimator, size)
-
-
-def refuse_given(structure: Structure, estimator: Estimator) -> None:
     for first, _ in periods(structure, estimator):
-        stage = estimator.at(first)
-        if not stage.uses_scores:
-            raise IncompatiblePair(
-                NAME,
-                stage.name,
-                "it gives structures of words, and a code is made of none",
-                "DenseMarginalization, ScoreFunction or another estimator that scores decide",
-            )
-        if stage.reward is not None and stage.reward.needs_gold:
-            raise IncompatiblePair(
-                NAME,
-                type(stage.reward).__name__,
-                "no text has a gold code to agree with",
-                "a reward of the code itself, or none",
-            )
+        check_stage(structure.at(first), estimator.at(first), size)
 
 
-def refuse_many(structure: Structure, estimator: Estimator, size: int) -> None:
-    """Raise LatentError if there are too many codes to sum, which is the same for every doc."""
-    for first, _ in periods(structure, estimator):
-        stage = estimator.at(first)
-        if isinstance(stage, DenseMarginalization):
-            codes = structure.at(first)
-            count = float(codes.log_count(torch.zeros(1, size), torch.tensor([size])).exp())
-            if count > stage.max_structures + 0.5:
-                raise LatentError(
-                    f"{NAME}: {codes!r} of size {size} has {count:.3g} codes, and "
-                    f"{stage.name} sums {stage.max_structures} at most. Raise its max_structures, "
-                    "lower size, or use SparseMAP with marginalize=true, TopKSparsemax or "
-                    "ScoreFunction."
-                )
+def check_stage(codes: Structure, estimator: Estimator, size: int) -> None:
+    """Raise an error if an estimator needs structures of words, or sums too many codes."""
+    if not estimator.uses_scores:
+        raise IncompatiblePair(
+            NAME,
+            estimator.name,
+            "it gives structures of words, and a code is made of none",
+            "DenseMarginalization, ScoreFunction or another estimator that reads scores",
+        )
+    if estimator.reward is not None and estimator.reward.needs_gold:
+        raise IncompatiblePair(
+            NAME,
+            type(estimator.reward).__name__,
+            "no text has a gold code to agree with",
+            "a reward of the code itself, or none",
+        )
+    if isinstance(estimator, DenseMarginalization):
+        count = float(codes.log_count(torch.zeros(1, size), torch.tensor([size])).exp())
+        if count > estimator.max_structures + 0.5:
+            raise LatentError(
+                f"{NAME}: {codes!r} of size {size} has {count:.3g} codes, and {estimator.name} "
+                f"sums {estimator.max_structures} at most. Raise its max_structures, lower size, "
+                "or use SparseMAP with marginalize=true, TopKSparsemax or ScoreFunction."
+            )
 
 
 def build_code_module(

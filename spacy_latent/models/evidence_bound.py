@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from spacy.attrs import IDS
 from spacy.tokens import Doc
+from thinc.api import Model
 from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
@@ -41,10 +42,8 @@ class WordObjective:
     """Settings to learn from the words of texts, with labels and without.
 
     Args:
-        decoder: decoder of the words.
-        unlabelled_weight: weight of this objective for texts without labels, a number or a
-            schedule.
-        labelled_weight: weight of this objective for texts with labels, a number or a schedule.
+        unlabelled_weight, labelled_weight: weights of this objective for texts without and with
+            labels, numbers or schedules.
         learn_rate: learning rate of its own weights, as a multiple of the optimizer's.
 
     Attributes:
@@ -64,7 +63,12 @@ class WordObjective:
     ) -> None:
         if not 0 <= learn_rate < float("inf"):
             raise LatentError(f"{self.name}: learn_rate is {learn_rate}; expected a number >= 0.")
-        check_attr(self.name, self._check_decoder(decoder, WordDecoder).attr)
+        attr = self._check_decoder(decoder, WordDecoder).attr
+        if not attr or attr not in IDS:
+            raise LatentError(
+                f"{self.name}: the decoder's attr is {attr!r}, which is no attribute of tokens. "
+                "Use NORM, LOWER or ORTH."
+            )
         self.decoder: Any = decoder
         self.unlabelled_weight = ScheduledValue(unlabelled_weight, "unlabelled_weight")
         self.labelled_weight = ScheduledValue(labelled_weight, "labelled_weight")
@@ -75,7 +79,7 @@ class WordObjective:
         self._check_decoder(self.decoder, ArcDecoder, "spacy-latent.WordsByHeads.v1")
 
     def _check_decoder(self, decoder: Any, kind: type[WordDecoder], instead: str = "") -> Any:
-        # The trial must not change the weights that are drawn later.
+        # Building it must not change the weights that are drawn later.
         with torch.random.fork_rng(devices=[]):
             made: Any = decoder(1)
         check_kind("decoder", made, kind, instead)
@@ -89,7 +93,6 @@ class EvidenceBound(WordObjective):
     of the task − bound · labelled_weight.
 
     Args:
-        prior: prior of the structures.
         kl_weight: weight of the KL in the bound. With values other than 1, as in warming up, it is
             no bound.
     """
@@ -150,14 +153,8 @@ def build_evidence_bound_v1(
     from spacy_latent.layers.bag_of_words import build_bag_of_words_v1
     from spacy_latent.layers.uniform_prior import build_uniform_prior_v1
 
-    return EvidenceBound(
-        decoder or build_bag_of_words_v1(),
-        prior or build_uniform_prior_v1(),
-        unlabelled_weight,
-        labelled_weight,
-        kl_weight,
-        learn_rate,
-    )
+    decoder, prior = decoder or build_bag_of_words_v1(), prior or build_uniform_prior_v1()
+    return EvidenceBound(decoder, prior, unlabelled_weight, labelled_weight, kl_weight, learn_rate)
 
 
 def check_prior(prior: PriorBuilder, structure: Structure) -> None:
@@ -182,8 +179,8 @@ def check_bound(structure: Structure, estimator: Estimator) -> None:
         raise IncompatiblePair(
             NAME,
             estimator.name,
-            "the bound is of a distribution of structures, and this estimator neither judges "
-            "single structures by a probability that it trains nor draws exact samples",
+            "the bound is of a distribution of structures, and this estimator neither trains "
+            "probabilities of single structures nor draws exact samples",
             "DenseMarginalization, SparseMAP with marginalize=true, TopKSparsemax, SumAndSample, "
             "ScoreFunction or SampledStraightThrough with average=false",
         )
@@ -246,15 +243,13 @@ class TextWordObjective(nn.Module):
         self.decoder: Decoder = settings.decoder(width)
         self.prior: Prior = settings.prior(structure)
 
-    def prior_scores(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        return masked_prior(self.prior, scores, lengths)
 
-    def of_weights(self, weights: Tensor, log_priors: Tensor) -> Tensor:
-        """Return the KL ``(1, D)`` of q with these weights of its structures, ``(K, D)``."""
-        used = weights > 0
-        safe = torch.where(used, weights, 1.0)
-        each = torch.where(used, weights * (safe.log() - log_priors), 0.0)
-        return each.sum(0, keepdim=True)
+def divergence_of_weights(weights: Tensor, log_priors: Tensor) -> Tensor:
+    """Return the KL ``(1, D)`` of a q with weights ``(K, D)`` of its structures."""
+    used = weights > 0
+    safe = torch.where(used, weights, 1.0)
+    each = torch.where(used, weights * (safe.log() - log_priors), 0.0)
+    return each.sum(0, keepdim=True)
 
 
 def masked_prior(prior: Prior, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -288,12 +283,19 @@ def objective(
     return made + share * kl_weight * terms.divergence[0] if exact else made
 
 
-def begin(decoder: WordDecoder, docs: Iterable[Doc]) -> None:
-    """Pass the words of docs to a decoder before training, for first values of its weights.
+def begin_word_objective(model: Model, docs: Iterable[Doc]) -> None:
+    """Pass the words of docs to the decoder of a model, for first values of its weights.
 
-    Docs are read only if the decoder reads them.
+    Docs are read only if the model has a decoder that reads them, and knows its widths.
+
+    Args:
+        model: model whose second layer has the torch module.
     """
-    decoder.begin(torch.as_tensor(words_of([doc], decoder.attr)) for doc in docs)
+    shim: Any = model.layers[1].shims[0]
+    evidence = getattr(shim.module, "evidence", None) if shim.is_built else None
+    if evidence is not None:
+        decoder = evidence.decoder
+        decoder.begin(torch.as_tensor(words_of([doc], decoder.attr)) for doc in docs)
 
 
 def words_of(docs: Sequence[Doc], attr: str) -> np.ndarray:
@@ -306,16 +308,8 @@ def words_of(docs: Sequence[Doc], attr: str) -> np.ndarray:
     words = np.concatenate([*arrays, np.zeros(0, "uint64")]).view("int64")
     if len(words) and not words.any():
         raise LatentError(
-            f"evidence: no token of these docs has a {attr}. Use NORM, LOWER or ORTH, or have a "
-            "component before this one write it: name it in training.annotating_components, and "
-            "train it first."
+            f"evidence: no token of these docs has a {attr}. Use NORM, LOWER or ORTH. Or train a "
+            "component before this one that writes it, and name it in "
+            "training.annotating_components."
         )
     return words
-
-
-def check_attr(name: str, attr: str) -> None:
-    if not attr or attr not in IDS:
-        raise LatentError(
-            f"{name}: the decoder's attr is {attr!r}, which is no attribute of tokens. Use NORM, "
-            "LOWER or ORTH."
-        )

@@ -38,8 +38,8 @@ def evidence_bounds(model: Model, docs: Iterable[Doc]) -> np.ndarray:
         )
     if any(isinstance(node, Tok2VecListener) for node in model.walk()):
         raise LatentError(
-            f"The model {model.name!r} listens to another component, whose vectors are not at hand "
-            "here. Give it a tok2vec of its own to tell its bounds."
+            f"The model {model.name!r} listens to another component, whose vectors are not "
+            "available here. Give it a tok2vec of its own to compute its bounds."
         )
     docs = list(docs)
     if not any(len(doc) for doc in docs):

@@ -31,11 +31,9 @@ FORBIDDEN = 1e4
 
 @dataclass
 class LabelledSpan:
-    """Span of a doc with a label.
+    """Span of a doc, from its first token to the token after its last, with a label.
 
     Attributes:
-        start: first token.
-        end: token after the last.
         label: number of the label.
         probability: probability of this span with this label, or its confidence after calibration.
     """
@@ -48,11 +46,9 @@ class LabelledSpan:
 
 @dataclass
 class FoundSpans:
-    """Spans of one piece of a doc.
+    """Spans of one piece of a doc, from its first token to the token after its last.
 
     Attributes:
-        start: first token of the piece.
-        end: token after its last.
         chosen: predicted spans, which do not cross each other, the outer ones first.
         likely: all spans with at least the requested probability.
         possible: the set of possible spans, the most probable first, or None without sets.
@@ -78,10 +74,7 @@ def edit_spans(
         NothingLeft: if a forced span is also forbidden, or crosses another forced one.
     """
     made: list[Tensor] = [xp2torch(array).clone() / asked.temperature for array in found.scores]
-    has = [
-        [label in known for known in label_sets]
-        for label in range(1 + max((label for known in label_sets for label in known), default=-1))
-    ]
+    has = [[label in known for known in label_sets] for label in range(_count(label_sets))]
     # More than the scores of all spans of a tree can outweigh.
     largest = max([float(part.abs().max()) for part in made if part.numel()], default=0.0)
     words = max((int(group.lengths.max()) for group in found.groups), default=0)
@@ -143,7 +136,6 @@ def find_spans(
 
     Args:
         label_sets: the labels of each class except the first.
-        threshold: least probability of chosen spans.
         least: least probability of ``likely`` spans, or None for no such spans.
         sure: calibrated confidences of spans.
         least_of_set: least confidence of ``possible`` spans, or None for no such spans.
@@ -153,7 +145,7 @@ def find_spans(
         [FoundSpans(span[0], span[1], [], [], [] if has_sets else None) for span in spans]
         for spans in found.spans
     ]
-    labels = 1 + max((label for known in label_sets for label in known), default=-1)
+    labels = _count(label_sets)
     if not labels:
         return pieces
     bounds = [threshold] if least is None else [threshold, max(least, 1e-30)]
@@ -184,6 +176,11 @@ def find_spans(
     return pieces
 
 
+def _count(label_sets: Sequence[Sequence[int]]) -> int:
+    """Return one more than the largest label."""
+    return 1 + max((label for known in label_sets for label in known), default=-1)
+
+
 def memberships(label_sets: Sequence[Sequence[int]], labels: int, like: Tensor) -> Tensor:
     """Return sets of labels as 0/1 rows, ``(sets, labels)``, in the dtype of ``like``."""
     member = like.new_zeros(len(label_sets), labels)
@@ -199,9 +196,7 @@ class LikelySpans:
     A label is at most as probable as its span. Labels of improbable spans are not computed.
 
     Attributes:
-        item: ``(K,)`` int64, piece of each span.
-        first: ``(K,)`` int64, its first token in the piece.
-        last: ``(K,)`` int64, its last token in the piece.
+        item, first, last: ``(K,)`` int64, the piece of each span, and its tokens in the piece.
         of_labels: ``(L, K)``, probabilities of a span with each label.
     """
 
@@ -220,7 +215,6 @@ class LikelySpans:
             scores: ``(C, P, B)``.
             lengths: ``(B,)``.
             member: ``(C − 1, L)``, 1 if a class, without the first, has a label.
-            least: least probability of a label.
 
         Raises:
             InvalidScores: if a score is not finite.
@@ -265,8 +259,7 @@ def labels_at(
     """Return the probabilities of K spans with each label, ``(L, K)``.
 
     Args:
-        scores: ``(C, P, B)``.
-        member: see :meth:`LikelySpans.of`.
+        scores, member: see :meth:`LikelySpans.of`.
         marginals: result of :func:`span_marginals`.
         places: piece, first and last token of each span.
     """
@@ -289,9 +282,7 @@ def choose(spans: LikelySpans, member: Tensor, lengths: Tensor, threshold: float
     """Return which labels of which spans are predicted, ``(L, K)`` bool; see :func:`find_spans`.
 
     Args:
-        member: see :meth:`LikelySpans.of`.
-        lengths: ``(B,)``.
-        threshold: least probability.
+        member, lengths: see :meth:`LikelySpans.of`.
         n: number of tokens of the longest piece.
     """
     of_labels = spans.of_labels
@@ -317,11 +308,7 @@ def _put(
     said: Tensor,
     wanted: Tensor,
 ) -> None:
-    """Append the labelled spans of a mask ``wanted``, ``(L, K)`` bool, to their pieces.
-
-    Args:
-        said: confidences, ``(L, K)``.
-    """
+    """Append the ``wanted`` spans, ``(L, K)`` bool, with confidences ``said`` to their pieces."""
     label, place = wanted.nonzero(as_tuple=True)
     values = said[label, place].cpu().numpy()
     ends = spans.first[place], -spans.last[place]

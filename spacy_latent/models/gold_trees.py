@@ -54,7 +54,6 @@ def read_gold(
 
     Args:
         labels: numbers of labels by their hashes.
-        max_length: bound on the tokens of a sentence.
 
     Raises:
         LatentError: if a label is not among ``labels``.
@@ -127,10 +126,7 @@ def _only(aligned: np.ndarray) -> int:
 
 
 def _at_words(starts: np.ndarray, spaces: np.ndarray) -> np.ndarray:
-    """Move sentence starts ``(n,)`` from white space to the next word, except the first start.
-
-    Predictions have their starts there, too.
-    """
+    """Move starts of sentences, except the first, from white space to the next word."""
     words, given = np.flatnonzero(~spaces), np.flatnonzero(starts)
     following = np.searchsorted(words, given)
     moved = np.zeros_like(starts)
@@ -170,8 +166,8 @@ def _place(example: Example, label: int, labels: Mapping[int, int], component: s
     if label == ROOT:
         # Without the text, so that Python warns once for a corpus.
         warnings.warn(
-            f"{component}: words of the references have a head and the label 'ROOT', which is that "
-            "of roots alone. Their heads are learned, their labels are not.",
+            f"{component}: words of the references have a head and the label 'ROOT', which only "
+            "roots have. Their heads are learned, their labels are not.",
             LatentWarning,
             stacklevel=5,
         )

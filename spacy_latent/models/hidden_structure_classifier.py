@@ -28,12 +28,11 @@ from spacy_latent.models.latent_layer_model import total_penalty
 from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.latent_text_classifier import forward, set_refs
 from spacy_latent.models.scheduled_value import Temperature
-from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
+from spacy_latent.models.separate_tok2vec import initialize_embedder, refuse_separate
 from spacy_latent.models.span_getters import DocSpans, SpanGetter
 from spacy_latent.models.span_groups import Group, Placed, no_loss, of_group
 from spacy_latent.models.text_batch import Range
 from spacy_latent.models.text_layer_model import text_layer_model
-from spacy_latent.models.token_vectors import with_tokens
 from spacy_latent.structures.base import Structure
 
 NAME = "HiddenStructureClassifier"
@@ -74,7 +73,7 @@ class HiddenStructureModule(nn.Module):
         composer = self.latent.composer
         padded = torch.cat([self.dropout(rows), rows.new_zeros(1, rows.shape[1])])
         sizes = torch.tensor([end - first for first, end in docs])
-        members = [torch.tensor([d for d, _ in group.members]) for group in groups]
+        members = [torch.tensor(group.docs) for group in groups]
         of_rows = torch.arange(len(docs)).repeat_interleave(sizes)
         placed = Placed.of(groups, len(rows), rows.device, of_rows, sizes, *members)
         of_rows, sizes, *members = placed.others
@@ -82,8 +81,8 @@ class HiddenStructureModule(nn.Module):
         read = []
         for number, (group, (places, lengths)) in enumerate(zip(groups, placed)):
             vectors = padded[places]
-            asked = () if interventions is None else (interventions[number],)
-            draw, scores = self.latent.read(vectors, lengths, of_group(given, group), *asked)
+            asked = None if interventions is None else interventions[number]
+            draw, scores = self.latent.read(vectors, lengths, of_group(given, group), asked)
             if isinstance(draw, HiddenDraw) and draw.logits is not None:
                 own = draw.logits
             else:
@@ -198,11 +197,7 @@ def build_module(
     class_scorer: ScorerBuilder,
     exclusive: bool,
 ) -> HiddenStructureModule:
-    """Build the module.
-
-    Args:
-        sizes: width of the vectors and number of classes.
-    """
+    """Build the module for ``sizes``, the width of the vectors and the number of classes."""
     width, classes = sizes
     layer = HiddenStructureLayer(width, structure, scorer, class_scorer, classes, exclusive)
     return HiddenStructureModule(layer)
@@ -210,9 +205,7 @@ def build_module(
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
     tok2vec, texts, _ = model.layers
-    docs = with_tokens(X)
-    tok2vec.initialize(X=docs)
-    width = width_of(tok2vec, docs or [])
+    width = initialize_embedder(tok2vec, X)
     if Y is not None:
         model.set_dim("nO", Y.shape[1], force=True)
     if width is not None and model.has_dim("nO"):

@@ -47,9 +47,9 @@ class WordReaders:
     """Nodes of a component's model that read words one by one.
 
     Attributes:
-        embedders: nodes that give each word a vector that is the same in any text. Each has the
-            vector of a hidden word: the mean vector of words that the pipeline knows. No text has
-            vectors of zeros, which a model could take for anything.
+        embedders: nodes that give each word a vector that is the same in any text, and for each the
+            vector of a hidden word. This is the mean vector of words that the pipeline knows, since
+            a model was never trained on vectors of zeros.
         ngrams: nodes that give n-grams of words with their counts.
 
     Args:
@@ -197,6 +197,8 @@ def _rows(found: Any) -> list[Any] | None:
 
 
 def _spy(node: Model, own: Forward, reading: set[Model]) -> Forward:
+    """Return a forward function that adds the node to ``reading`` if it receives docs."""
+
     def forward(model: Model, inputs: Any, is_train: bool) -> Any:
         if isinstance(inputs, (list, tuple)) and inputs and isinstance(inputs[0], Doc):
             reading.add(node)
@@ -206,6 +208,8 @@ def _spy(node: Model, own: Forward, reading: set[Model]) -> Forward:
 
 
 def _upstream(source: Model) -> Forward:
+    """Return a forward function of a listener that runs the model that it listens to."""
+
     def forward(listener: Model, docs: Sequence[Doc], is_train: bool) -> Any:
         found, backprop = source(docs, is_train)
         # A transformer returns a batch, and its listeners receive the data of each doc.

@@ -20,7 +20,6 @@ from spacy_latent.models.span_groups import Group
 from spacy_latent.models.structure_reader import alternatives_of
 from spacy_latent.models.text_module import TextModule
 from spacy_latent.models.token_vectors import token_vectors
-from spacy_latent.structures.base import Structure
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ def _remembering(
 
 
 def _no_backprop(gradient: Any) -> Any:
-    raise LatentError("Vectors that were computed once, for prediction, have no gradient.")
+    raise LatentError("Vectors that are kept for further predictions have no gradient.")
 
 
 def read_batch(model: Model, docs: Sequence[Doc]) -> LatentBatch:
@@ -177,22 +176,18 @@ def _of_group(
 ) -> tuple[list[float], list[float], list[int], list[float]]:
     structure, scores = layer.structure, output.scores
     lengths = send(group.lengths, scores.device)
-    if not layer.estimator.uses_scores:
-        unknown = [math.nan] * len(lengths)
-        return [0.0] * len(lengths), unknown, [1] * len(lengths), unknown
     unknown = [math.nan] * len(lengths)
+    if not layer.estimator.uses_scores:
+        return [0.0] * len(lengths), unknown, [1] * len(lengths), unknown
     nats = structure.entropy(scores, lengths) if "entropy" in structure.tractable else None
-    count = structure.log_count(scores, lengths) if _countable(structure) else None
+    countable = structure.linear and "log_partition" in structure.tractable
+    count = structure.log_count(scores, lengths) if countable else None
     return (
         unknown if nats is None else nats.clamp_min(0.0).tolist(),
         unknown if count is None else count.tolist(),
         _supports(group, output, layer),
         _warmths(scores, lengths, layer),
     )
-
-
-def _countable(structure: Structure) -> bool:
-    return structure.linear and "log_partition" in structure.tractable
 
 
 def _supports(group: Group, output: LatentOutput, layer: LatentModule) -> list[int]:

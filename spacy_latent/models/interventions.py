@@ -45,9 +45,9 @@ def interventions_of_layer(
 def why_not_constrainable(layer: Any) -> str:
     """Return why structures of a layer do not come from scores of parts alone; "" if they do."""
     if not isinstance(layer, LatentLayer) or layer.scorer.decides or not layer.structure.linear:
-        return "decisions are scored while they are taken, and no parts before"
+        return "its scorer scores decisions while they are taken, not parts"
     if not layer.estimator.uses_scores:
-        return "they are given and not chosen by scores"
+        return "they are given, not chosen by scores"
     return ""
 
 

@@ -1,6 +1,6 @@
 """Model of ``latent_parser``: sentences, trees and labels over any embedder."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,13 +18,13 @@ from spacy_latent.layers.relative_biaffine_scorer import build_relative_biaffine
 from spacy_latent.models.added_labels import BEHIND, UNTRAINED, count_as_trained
 from spacy_latent.models.autograd_recording import recorded
 from spacy_latent.models.configured_attributes import ConfiguredNumber
-from spacy_latent.models.evidence_bound import WordObjective, begin
+from spacy_latent.models.evidence_bound import WordObjective
 from spacy_latent.models.latent_layer_model import bring_dropout
 from spacy_latent.models.latent_shim import LatentShim, TrainingSettings
 from spacy_latent.models.scheduled_value import Temperature
-from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
+from spacy_latent.models.separate_tok2vec import initialize_embedder, refuse_separate
 from spacy_latent.models.shim_model import rows_of
-from spacy_latent.models.token_vectors import token_vectors, with_tokens
+from spacy_latent.models.token_vectors import token_vectors
 from spacy_latent.models.tree_evidence import Shares, TreeWordObjective
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.dependency import DependencyTree
@@ -101,10 +101,7 @@ def build_labelled_parser_v1(
 
 
 def check_structure(structure: Structure) -> DependencyTree:
-    """Return the structure, or raise an error if the parser cannot use it.
-
-    It must be a set of trees of sentences, have sums, and be the same in all of training.
-    """
+    """Return the structure, or raise an error if the parser cannot use it."""
     instead = "SpanningTree or ProjectiveTree with single_root = true"
     if not isinstance(structure, DependencyTree) or not structure.acyclic:
         raise IncompatiblePair(
@@ -142,12 +139,7 @@ def build_module(
     label_width: int,
     evidence: WordObjective | None = None,
 ) -> LabelledTrees:
-    """Build the torch module.
-
-    Args:
-        sizes: width of the embedder and number of labels.
-        label_width: width of the hidden layers of labels.
-    """
+    """Build the torch module for ``sizes``, the width of the embedder and the number of labels."""
     width, labels = sizes
     build_objective = None if evidence is None else partial(TreeWordObjective, evidence)
     return LabelledTrees(width, labels, structure, scorer, label_width, build_objective)
@@ -165,17 +157,6 @@ def word_objective_of(model: Model) -> TreeWordObjective | None:
     return evidence
 
 
-def begin_word_objective(model: Model, docs: Iterable[Doc]) -> None:
-    """Pass the words of docs to the decoder, if the model has one and knows its widths.
-
-    No words of docs are read if it has none.
-    """
-    shim: Any = model.layers[1].shims[0]
-    evidence = shim.module.evidence if shim.is_built else None
-    if evidence is not None:
-        begin(evidence.decoder, docs)
-
-
 def shares_of(model: Model) -> Shares | None:
     """Return the weights of the words in the next update, None without such an objective."""
     evidence = word_objective_of(model)
@@ -185,9 +166,7 @@ def shares_of(model: Model) -> Shares | None:
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
     tok2vec, trees = model.layers
-    docs = with_tokens(X)
-    tok2vec.initialize(X=docs)
-    width = width_of(tok2vec, docs or [])
+    width = initialize_embedder(tok2vec, X)
     if width is not None and model.has_dim("nO"):
         shim: Any = trees.shims[0]
         shim.build([width, model.get_dim("nO")])
@@ -219,10 +198,7 @@ def set_labels(model: Model, labels: int) -> None:
 
 
 def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
-    """Return the vectors from which sentences, arcs and labels are scored.
-
-    :func:`run_on_rows` computes the rest.
-    """
+    """Return the vectors that :func:`run_on_rows` reads."""
     return token_vectors(model.layers[0], docs, is_train)
 
 

@@ -1,6 +1,6 @@
 """Latent layer as a Thinc model: rows of a batch of docs through one structure per span."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,8 +35,8 @@ from spacy_latent.models.span_groups import (
     side_by_side,
 )
 from spacy_latent.models.supervision import Supervision, supervise
-from spacy_latent.stages import Staged
 
+NAME = "latent_layer"
 INITIAL_GAIN = 0.25
 
 
@@ -62,9 +62,9 @@ class SpanModule(nn.Module):
 
     Args:
         projection: linear map of the composer's output, or None.
-        residual: whether the input is added to the result. The result then has a learned gain that
-            starts small, so that training starts near the embedder alone (as in ReZero, Bachlechner
-            et al. 2020, but not at zero, since the structure would then get no gradient).
+        residual: whether the input is added to the result, which then has a learned gain. The gain
+            starts small, so that training starts near the embedder alone (ReZero, Bachlechner et
+            al. 2020), but not at 0: the structure would then get no gradient.
         entropy_weight: see ``build_latent_tok2vec_v1``.
     """
 
@@ -100,7 +100,6 @@ class SpanModule(nn.Module):
 
         Args:
             rows: ``(N, d)``.
-            given: structures that are given for spans.
             interventions: conditions on the structures of each group, for prediction, or None.
         """
         # Supervision leaves out items without a structure, so it must know them.
@@ -141,24 +140,20 @@ class SpanModule(nn.Module):
             outputs.append(output)
         width = self.latent.composer.output_width
         cells = side_by_side([part[None] for part in composed], groups, rows, width)
-        result = cells.index_select(1, placed.cells)[0]
-        result = self.dropout(result)
+        result = self.dropout(cells.index_select(1, placed.cells)[0])
         if self.projection is not None:
             result = self.projection(result)
         if self.gain is not None:
             result = self.gain * result + rows
-        penalty = self.penalty(placed, outputs)
+        penalty = None
+        if self.training:
+            penalty = total_penalty(self.latent, placed, outputs, self.entropy_weight)
         if supervision is not None and tokens:
             loss = loss / tokens
             supervision.mean = float(loss.detach())
             loss = supervision.weight * share_of_batch() * loss
             penalty = loss if penalty is None else penalty + loss
         return (result.float(),), penalty, outputs
-
-    def penalty(self, placed: Placed, outputs: list[LatentOutput]) -> Tensor | None:
-        if not self.training:
-            return None
-        return total_penalty(self.latent, placed, outputs, self.entropy_weight)
 
 
 def total_penalty(
@@ -240,29 +235,8 @@ def build_latent_layer_model(
     check_needs_no_loss(settings.estimator)
     build = partial(build_module, settings=settings, width=width, residual=residual)
     staged = [settings.structure, settings.estimator]
-    return layer_model(build, training, input_width=input_width, width=width, staged=staged)
-
-
-def layer_model(
-    build: Callable[[Any], SpanModule],
-    training: TrainingSettings,
-    *,
-    input_width: Width | None,
-    width: int | None,
-    staged: Sequence[Staged] = (),
-) -> Model[tuple[list[Floats2d], Spans], LatentBatch]:
-    """Build the model around a module that ``build`` makes for the width of the input.
-
-    See LatentShim for ``staged``.
-    """
     return shim_model(
-        "latent_layer",
-        forward,
-        build,
-        training,
-        input_width=input_width,
-        width=width,
-        staged=staged,
+        NAME, forward, build, training, input_width=input_width, width=width, staged=staged
     )
 
 
@@ -296,12 +270,8 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
         refuse_not_finite([result])
     # torch may need its result for the backward pass, so callers get a copy.
     vectors = torch2xp(result.detach().clone() if is_train else result)
-    batch = LatentBatch(
-        ops.unflatten(ops.asarray2f(vectors), lengths),
-        spans,
-        groups,
-        [detached(output) for output in outputs],
-    )
+    of_docs = ops.unflatten(ops.asarray2f(vectors), lengths)
+    batch = LatentBatch(of_docs, spans, groups, [detached(output) for output in outputs])
 
     def backprop(gradients: list[Floats2d]) -> list[Floats2d]:
         if backprop_rows is None:
@@ -333,12 +303,9 @@ def bring_dropout(model: Model, module: nn.Module) -> None:
 def given_structures(
     model: Model, docs: Sequence[Doc], spans: Spans, is_train: bool
 ) -> Given | None:
-    """Return the structures that ``given`` of a latent layer has for these docs.
+    """Return the structures that ``given`` of a model's latent layer has for these docs.
 
     They belong to the present stage of training, or to prediction.
-
-    Args:
-        model: node with the layer, of either kind.
     """
     prepare(model, is_train)
     shim: Any = model.shims[0]
@@ -346,17 +313,10 @@ def given_structures(
 
 
 def detached(output: LatentOutput) -> LatentOutput:
-    draw = output.draw
-    log_probs = None if draw.log_probs is None else draw.log_probs.detach()
-    apart = replace(
-        draw,
-        z=draw.z.detach(),
-        weights=draw.weights.detach(),
-        log_probs=log_probs,
-        penalty=None,
-        cost=None,
-        extras=None,
-    )
-    return replace(
-        output, vectors=output.vectors.detach(), draw=apart, scores=output.scores.detach()
-    )
+    """Return the output without gradients, and without the terms of an objective."""
+    draw = replace(output.draw, penalty=None, cost=None, extras=None)
+    draw.z, draw.weights = draw.z.detach(), draw.weights.detach()
+    if draw.log_probs is not None:
+        draw.log_probs = draw.log_probs.detach()
+    vectors, scores = output.vectors.detach(), output.scores.detach()
+    return replace(output, vectors=vectors, draw=draw, scores=scores)

@@ -204,7 +204,7 @@ class LatentShim(PyTorchShim):
         finally:
             module.eval()
         if not any(result.requires_grad for result in results):
-            _refuse_no_gradient("nothing that could be trained")
+            _refuse_no_gradient("anything that could be trained")
 
         def backprop(gradients: Sequence[Tensor]) -> Tensor:
             pairs = [
@@ -225,7 +225,7 @@ class LatentShim(PyTorchShim):
             held = [p.grad for p in module.parameters() if p.grad is not None]
             received = inputs[0].grad
             if received is None:
-                _refuse_no_gradient("not the vectors of the embedder")
+                _refuse_no_gradient("the vectors of the embedder")
             if self._grad_scaler.unscale([*held, received]):
                 received.zero_()
             for parameter, gradient in earlier:
@@ -372,9 +372,9 @@ class LatentShim(PyTorchShim):
 
 def _refuse_no_gradient(what: str) -> NoReturn:
     raise LatentError(
-        f"The output of the latent layer depends on {what}, by what torch has recorded, so the "
-        "layer would learn nothing and say nothing of it. Look in a scorer, composer or estimator "
-        "of your own for detach(), .data, NumPy or torch.no_grad()."
+        f"The output of the latent layer does not depend on {what}, as far as torch has recorded, "
+        "so it would not be learned. Look in a scorer, composer or estimator of your own for "
+        "detach(), .data, NumPy or torch.no_grad()."
     )
 
 
@@ -390,7 +390,7 @@ def check_stored_width(width: Any, state: Mapping[str, Any]) -> None:
         for one in widths
     ):
         raise LatentError(
-            f"The saved latent layer says that its input has {width!r} features, and its weights "
-            f"have at most {largest} of anything. The file was damaged: copy or save the whole "
+            f"The saved latent layer has an input of {width!r} features, and no axis of its "
+            f"weights is longer than {largest}. The file was damaged: copy or save the whole "
             "directory again."
         )

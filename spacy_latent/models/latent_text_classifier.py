@@ -23,7 +23,7 @@ from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.models.added_labels import BEHIND, IMPOSSIBLE, UNTRAINED, count_as_trained
 from spacy_latent.models.alignment_evidence import AlignmentWordObjective
 from spacy_latent.models.autograd_recording import recording_if
-from spacy_latent.models.evidence_bound import TextWordObjective, begin, words_of
+from spacy_latent.models.evidence_bound import TextWordObjective, words_of
 from spacy_latent.models.latent_layer_model import given_structures
 from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.layer_settings import LayerSettings
@@ -159,20 +159,14 @@ def classifier(
 ) -> Model[list[Doc], Floats2d]:
     """Build the model of an embedder, a text layer and a linear layer."""
     output: Model = Linear(nO, latent.maybe_get_dim("nO"), init_W=zero_init)
-    model: Model = Model(
-        name,
-        forward,
-        init=init,
-        layers=[tok2vec, latent, output],
-        dims={"nO": nO},
-        attrs={
-            "span_getter": span_getter,
-            "multi_label": not exclusive_classes,
-            "resize_output": resize_output,
-            UNTRAINED: 0,
-        },
-    )
-    return set_refs(model)
+    layers: list[Model] = [tok2vec, latent, output]
+    attrs = {
+        "span_getter": span_getter,
+        "multi_label": not exclusive_classes,
+        "resize_output": resize_output,
+        UNTRAINED: 0,
+    }
+    return set_refs(Model(name, forward, init=init, layers=layers, dims={"nO": nO}, attrs=attrs))
 
 
 def set_refs(model: Model) -> Model:
@@ -259,20 +253,10 @@ def run(model: Model, docs: Sequence[Doc], is_train: bool) -> tuple[TextPredicti
     return found, backprop
 
 
-def _probabilities(model: Model, logits: Tensor) -> Tensor:
-    """Return the probabilities of the labels for each structure, with the constraints on them."""
-    read: Callable[[Tensor], Tensor] | None = model.attrs.get(PROBABILITIES)
-    if read is not None:
-        return read(logits)
-    return logits.sigmoid() if model.attrs["multi_label"] else logits.softmax(-1)
-
-
 def run_and_keep(
     model: Model, docs: Sequence[Doc], is_train: bool, with_evidence: bool = True
 ) -> tuple[TextPredictions, Any, Callable[[], Kept]]:
-    """Return the results of :func:`run`, and a function for further steps.
-
-    That function returns the structures that :func:`inner_step` needs.
+    """Return the results of :func:`run`, and a function that returns the :class:`Kept` structures.
 
     Args:
         with_evidence: whether training includes the terms of a bound on the evidence of words, if
@@ -297,9 +281,11 @@ def run_and_keep(
         untrained = model.attrs[UNTRAINED]
         if untrained and not is_train:
             logits[..., -untrained:] = IMPOSSIBLE
-        probabilities = _probabilities(model, logits)
-        mean = (made.weights[:, :, None] * probabilities).sum(0)
-        scores: Any = torch2xp(mean)
+        if PROBABILITIES in model.attrs:
+            probabilities = model.attrs[PROBABILITIES](logits)
+        else:
+            probabilities = logits.sigmoid() if model.attrs["multi_label"] else logits.softmax(-1)
+        scores: Any = torch2xp((made.weights[:, :, None] * probabilities).sum(0))
     found = TextPredictions(logits, scores, made)
 
     def backprop(gradients: tuple[Tensor, ...]) -> Any:
@@ -311,10 +297,7 @@ def run_and_keep(
 
 
 def further_step(model: Model, kept: Kept, advantage: Tensor, before: Tensor, clip: float) -> None:
-    """Take a further step on kept structures.
-
-    See :func:`spacy_latent.models.text_layer_model.inner_step`.
-    """
+    """Take a further step on kept structures, see :func:`inner_step`."""
     inner_step(model.layers[1], kept, advantage, before, clip)
 
 
@@ -322,17 +305,6 @@ def word_objective_of(model: Model) -> TextWordObjective | AlignmentWordObjectiv
     """Return the module for a bound on the evidence of words, None if the model has none."""
     shim: Any = model.layers[1].shims[0]
     return getattr(shim.module, "evidence", None)
-
-
-def begin_word_objective(model: Model, docs: Iterable[Doc]) -> None:
-    """Pass the words of docs to the decoder, if the model has one and knows its widths.
-
-    No words of docs are read if it has none.
-    """
-    shim: Any = model.get_ref("latent").shims[0]
-    evidence = word_objective_of(model) if shim.is_built else None
-    if evidence is not None:
-        begin(evidence.decoder, docs)
 
 
 def latent_layer(model: Model) -> LatentLayer:

@@ -52,7 +52,10 @@ def learn_mask(
         seed: seed of the draws. No other draws affect them.
         progress: function that iterates over the steps, and may report them.
     """
-    _check(steps, margin)
+    if steps < 1:
+        raise LatentError(f"steps is {steps}; expected at least 1.")
+    if not 0 < margin < 1:
+        raise LatentError(f"margin is {margin}; expected a number between 0 and 1.")
     masks = HardConcrete()
     generator = torch.Generator().manual_seed(seed)
     logits = torch.full((count,), START, dtype=torch.float64, requires_grad=True)
@@ -66,14 +69,18 @@ def learn_mask(
         with torch.no_grad():
             drawn = masks.mask(logits, uniform).numpy()
         places = torch.randperm(count, generator=generator)[:tried].numpy()
-        found = scores(np.concatenate([drawn[None], _with(drawn, places, 0.0, 1.0)]))
+        # The drawn mask, then without each of the words, then with each of them.
+        rows = np.repeat(drawn[None], 1 + 2 * tried, axis=0)
+        rows[np.arange(1, tried + 1), places] = 0.0
+        rows[np.arange(tried + 1, 2 * tried + 1), places] = 1.0
+        found = scores(rows)
         without, within = found[1 : tried + 1], found[tried + 1 :]
         excess = (whole - float(found[0])) / margin - 1
         # The constraint is an inequality: a mask that keeps more than needed is not pushed back.
         force = max(0.0, multiplier + DAMPING * excess)
         multiplier = max(0.0, multiplier + MULTIPLIER_RATE * excess)
         gains = torch.zeros(count, dtype=torch.float64)
-        # Words that were not tried count like the average of those that were.
+        # Words that were not tried count like the average tried word.
         gained = torch.from_numpy(within - without)
         gains[torch.from_numpy(places)] = gained / margin * count / tried
         objective = masks.nonzero(logits).sum() - force * (gains * masks.mean(logits)).sum()
@@ -85,26 +92,9 @@ def learn_mask(
     return kept.numpy()
 
 
-def _check(steps: int, margin: float) -> None:
-    if steps < 1:
-        raise LatentError(f"steps is {steps}; expected at least 1.")
-    if not 0 < margin < 1:
-        raise LatentError(f"margin is {margin}; expected a number between 0 and 1.")
-
-
-def _with(drawn: np.ndarray, places: np.ndarray, *values: float) -> np.ndarray:
-    """Return a copy of the mask for each place and value, with that value in that place."""
-    made = np.repeat(drawn[None], len(values) * len(places), axis=0)
-    for i, value in enumerate(values):
-        rows = np.arange(len(places)) + i * len(places)
-        made[rows, places] = value
-    return made
-
-
 def leave_one_out(scores: Scores, count: int) -> np.ndarray:
     """Return the decrease of the score without each word, ``(count,)``."""
-    masks = np.concatenate([np.ones((1, count)), 1 - np.eye(count)])
-    found = scores(masks)
+    found = scores(np.concatenate([np.ones((1, count)), 1 - np.eye(count)]))
     return found[0] - found[1:]
 
 
@@ -115,7 +105,6 @@ def shortest_prefix(scores: Scores, order: np.ndarray, margin: float) -> int:
     """
     count = len(order)
     masks = np.zeros((count + 1, count))
-    for k in range(1, count + 1):
-        masks[k, order[:k]] = 1
+    masks[:, order] = np.tri(count + 1, count, -1)
     found = scores(masks)
     return int(np.argmax(found[count] - found <= margin))

@@ -17,8 +17,8 @@ from thinc.util import get_array_module
 
 from spacy_latent.errors import LatentError, LatentWarning
 
-# doc.tensor may belong to another component and is stored with the doc. These vectors exist as
-# long as the Doc object and are never stored. With them are the offsets of their tokens.
+# Vectors of docs by component, with the offsets of their tokens. Unlike doc.tensor, they belong to
+# no other component and are never stored.
 _vectors: "WeakKeyDictionary[Doc, dict[str, tuple[np.ndarray, Floats2d]]]" = WeakKeyDictionary()
 
 
@@ -62,7 +62,6 @@ def no_such_component(
 
     Args:
         there: description of the components of the pipeline.
-        meant: names that may be meant.
         expected: description of the components that it can listen to.
     """
     near = get_close_matches(upstream, list(meant), n=1)
@@ -80,14 +79,8 @@ class LatentListener(Tok2VecListener):
     name = "latent-listener"
 
     def __init__(self, upstream_name: str, width: int) -> None:
-        Model.__init__(
-            self,
-            name=self.name,
-            forward=forward,
-            init=init,
-            dims={"nO": width},
-            attrs={"trained": False},
-        )
+        attrs = {"trained": False}
+        Model.__init__(self, self.name, forward, init=init, dims={"nO": width}, attrs=attrs)
         self.upstream_name = upstream_name
         # A listener has no access to the pipeline. It only knows the component that it is in, and
         # names that it may listen to.
@@ -177,8 +170,7 @@ def _another(listener: Any) -> Model:
 
 
 def init(model: LatentListener, X: Any = None, Y: Any = None) -> None:
-    # Components that know the pipeline check all names. If all of them are frozen, none of them is
-    # initialized.
+    # Components that know the pipeline check all names, unless all of these are frozen.
     model.refuse_unknown_upstream()
     model.attrs["trained"] = False
 

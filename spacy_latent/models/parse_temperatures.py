@@ -6,19 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from spacy.tokens import Doc
 from torch import Tensor
 
 from spacy_latent.layers.labelled_trees import LabelledTrees
-from spacy_latent.models.parses import GroupParse, Request, start_scores
-from spacy_latent.models.sentences import (
-    find_all_sentences,
-    log_of_all_bounds,
-    spaces_of,
-    white_space,
-)
-from spacy_latent.models.span_groups import group_spans
+from spacy_latent.models.parses import Request, parse_groups, start_scores
+from spacy_latent.models.sentences import find_all_sentences, log_of_all_bounds
 
 
 @dataclass
@@ -32,7 +25,7 @@ class ArcProbabilities:
         of_labels: ``(n, T)``, probability of its label given the arc; 1 for roots and white space.
         sentences: first token and token after the last of each sentence.
         trees: ``(S, T)``, probability of each sentence and its whole tree, without labels. The
-            probability of the sentence is that as trained.
+            temperature does not change the probability of the sentence.
     """
 
     heads: np.ndarray
@@ -55,11 +48,9 @@ def arc_probabilities(
     The trees and labels are the same at every temperature. The first arguments are those of
     :func:`spacy_latent.models.parses.parse`.
     """
-    sizes = [len(doc) for doc in docs]
     starts = start_scores(module, rows, docs)
     sentences = find_all_sentences(starts, docs, request.max_length)
     sure = log_of_all_bounds(starts, docs, sentences)
-    spaces = white_space(docs)
     count = len(temperatures)
     found = [
         ArcProbabilities(
@@ -70,14 +61,12 @@ def arc_probabilities(
             [(start, end) for start, end, *_ in bounds],
             np.ones((len(bounds), count)),
         )
-        for size, bounds in zip(sizes, sentences)
+        for size, bounds in zip(map(len, docs), sentences)
     ]
-    padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
-    for group in group_spans(sizes, sentences):
-        hosts = spaces_of(group, sentences, spaces)
-        read = GroupParse(module, padded, group, hosts, request)
+    for read in parse_groups(module, rows, docs, request, sentences):
         arcs, labels, of_labels, trees = read.at_temperatures(temperatures)
-        for b, ((d, s), length) in enumerate(zip(group.members, group.lengths.tolist())):
+        lengths = read.group.lengths.tolist()
+        for b, ((d, s), length) in enumerate(zip(read.group.members, lengths)):
             start, end = sentences[d][s][:2]
             own, place, one = read.heads[b, :length], np.arange(start, end), found[d]
             one.heads[start:end] = np.where(own == 0, place, own - 1 + start)

@@ -8,11 +8,12 @@ from thinc.api import Model
 from thinc.types import Floats2d
 
 from spacy_latent.layers.gumbel_tree_lstm import ParserBuilder, build_gumbel_tree_lstm_v1
-from spacy_latent.models.latent_layer_model import SpanModule, layer_model, span_module
+from spacy_latent.models.latent_layer_model import NAME, SpanModule, forward, span_module
 from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.latent_tok2vec import check_widths, over_embedder
 from spacy_latent.models.scheduled_value import Temperature
 from spacy_latent.models.separate_tok2vec import refuse_separate
+from spacy_latent.models.shim_model import shim_model
 from spacy_latent.models.span_getters import SpanGetter
 
 
@@ -40,17 +41,17 @@ def build_parser_tok2vec_v1(
         temperature: temperature of the softmax of its decisions; a number or a schedule.
     """
     refuse_separate("ParserTok2Vec", tok2vec)
-    latent = layer_model(
-        partial(
-            build_module,
-            parser=parser or build_gumbel_tree_lstm_v1(),
-            width=width,
-            residual=width is None if residual is None else residual,
-        ),
-        TrainingSettings(scorer_learn_rate, Temperature(temperature), dropout, mixed_precision),
-        input_width=check_widths(tok2vec, width),
+    build = partial(
+        build_module,
+        parser=parser or build_gumbel_tree_lstm_v1(),
         width=width,
+        residual=width is None if residual is None else residual,
     )
+    training = TrainingSettings(
+        scorer_learn_rate, Temperature(temperature), dropout, mixed_precision
+    )
+    input_width = check_widths(tok2vec, width)
+    latent = shim_model(NAME, forward, build, training, input_width=input_width, width=width)
     return over_embedder(tok2vec, latent, span_getter)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,7 +14,6 @@ from torch import Tensor
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.annotations.span_structure import LEAST_IN_SETS
 from spacy_latent.interventions import Intervention
-from spacy_latent.kernels.core.gpu_transfers import send_together
 from spacy_latent.layers.batch_interventions import (
     BatchInterventions,
     constrained_scores,
@@ -38,6 +37,8 @@ from spacy_latent.structures.dependency import DependencyTree
 ROOT = 0
 # Map from probabilities of arcs ``(A,)`` and places of their labels ``(A,)`` to confidences.
 ArcConfidences = Callable[[np.ndarray, np.ndarray], np.ndarray]
+# For each sentence its arcs, as rows of int32, and their confidences, float32.
+ArcsOfSentences = list[tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,8 @@ class Request:
         names: the label of roots, the labels that the module scores, and the label of white space.
         threshold: least probability of annotated parts that are not of the best tree, before their
             map to confidences.
-        max_length: bound on the tokens of a sentence.
-        asked: intervention on the trees, or None.
         untrained: number of the last labels that were added and not trained yet.
-        temperature: divisor of the scores of arcs, of a calibration.
-        label_temperature: divisor of the scores of labels, likewise.
+        temperature, label_temperature: divisors of the scores of arcs and labels, of a calibration.
         confidences: map of the probabilities of arcs, each with its most probable label, or None.
             The probabilities of labels given the arc stay as they are.
         least_of_set: least confidence of an arc in the set of possible arcs, or None for no set.
@@ -97,30 +95,39 @@ def parse(
         rows: ``(N, width)``, for all tokens of the docs.
         docs: docs, at least one of which has tokens.
     """
-    sizes = [len(doc) for doc in docs]
     starts = start_scores(module, rows, docs)
     sentences = find_all_sentences(starts, docs, request.max_length)
-    spaces = white_space(docs)
-    found = [Parse(np.arange(size), np.zeros(size, dtype="int64")) for size in sizes]
+    found = [Parse(np.arange(len(doc)), np.zeros(len(doc), dtype="int64")) for doc in docs]
     made: list[list[SpanStructure | None]] = [[None] * len(own) for own in sentences]
+    sure = None
+    if request.level == "probabilities":
+        sure = log_of_all_bounds(starts, docs, sentences)
+    for group in parse_groups(module, rows, docs, request, sentences):
+        group.write(found, made, sentences, sure)
+    for one, spans in zip(found, made):
+        one.spans = [span for span in spans if span is not None]
+    return found
+
+
+def parse_groups(
+    module: LabelledTrees,
+    rows: Tensor,
+    docs: Sequence[Doc],
+    request: Request,
+    sentences: list[Bounds],
+) -> Iterator[GroupParse]:
+    """Yield the parses of all sentences of docs, in groups of similar length."""
+    spaces = white_space(docs)
     padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
-    groups = group_spans(sizes, sentences)
+    groups = group_spans([len(doc) for doc in docs], sentences)
     interventions: Sequence[BatchInterventions | None] = [None] * len(groups)
     if request.asked is not None:
         members = [group.members for group in groups]
         interventions = interventions_of(
             request.asked, members, sentences, module.structure, "heads"
         )
-    sure = None
-    if request.level == "probabilities":
-        sure = log_of_all_bounds(starts, docs, sentences)
     for group, own in zip(groups, interventions):
-        hosts = spaces_of(group, sentences, spaces)
-        read = GroupParse(module, padded, group, hosts, request, own)
-        read.write(found, made, sentences, sure)
-    for one, spans in zip(found, made):
-        one.spans = [span for span in spans if span is not None]
-    return found
+        yield GroupParse(module, padded, group, spaces_of(group, sentences, spaces), request, own)
 
 
 def start_scores(module: LabelledTrees, rows: Tensor, docs: Sequence[Doc]) -> list[np.ndarray]:
@@ -149,25 +156,19 @@ def without_spaces(
 
 
 class ProbableArcs(NamedTuple):
-    """Arcs of a group of sentences with their confidences, in the order of the sentences.
+    """Arcs of the sentences of a group with their confidences.
 
     Without a map, confidences are probabilities.
 
     Attributes:
-        arcs: ``(A, 3)`` int32, item, head and modifier.
-        of_arcs: their confidences, ``(A,)`` float32.
-        labelled: ``(Q, 4)`` int32, item, head, modifier and label.
-        of_labelled: their confidences, ``(Q,)`` float32.
-        possible: the set of possible arcs, ``(C, 4)`` int32, with the most probable label of each.
-        of_possible: their confidences, ``(C,)`` float32.
+        arcs: head and modifier.
+        labelled: head, modifier and label.
+        possible: the set of possible arcs: head, modifier and most probable label.
     """
 
-    arcs: np.ndarray
-    of_arcs: np.ndarray
-    labelled: np.ndarray
-    of_labelled: np.ndarray
-    possible: np.ndarray
-    of_possible: np.ndarray
+    arcs: ArcsOfSentences
+    labelled: ArcsOfSentences
+    possible: ArcsOfSentences
 
 
 class GroupParse:
@@ -180,13 +181,13 @@ class GroupParse:
         group: Group,
         hosts: dict[int, np.ndarray],
         request: Request,
-        interventions: BatchInterventions | None = None,
+        interventions: BatchInterventions | None,
     ) -> None:
         self.module, self.group, self.hosts, self.request = module, group, hosts, request
         self.forced = [] if interventions is None else interventions.forced
         asked = 1.0 if interventions is None else interventions.temperature
         self.temperature = request.label_temperature * asked
-        places, self.lengths = send_together([group.rows, group.lengths], padded.device)
+        places, self.lengths = group.on(padded.device)
         scores, self.words = module.read(padded[places], self.lengths)
         if request.temperature != 1:
             scores = scores / request.temperature
@@ -204,33 +205,27 @@ class GroupParse:
         found: list[Parse],
         made: list[list[SpanStructure | None]],
         sentences: list[Bounds],
-        sure: list[np.ndarray] | None = None,
+        sure: list[np.ndarray] | None,
     ) -> None:
         """Write heads, labels and structures of the sentences.
 
         Args:
-            sure: log-probabilities of the sentences of each doc; None without probabilities.
+            sure: log-probabilities of the sentences of each doc, for the level "probabilities";
+                None for other levels.
         """
         level = self.request.level
         # Only whole trees need the probabilities of labels.
         found_labels = self._label(self.heads[None], likely=sure is not None)
         labels, of_labels = (part[0] for part in found_labels)
-        probable = self._probable(labels) if level == "probabilities" else None
-        if probable is not None and sure is not None:
+        probable = None
+        if sure is not None:
+            probable = self._probable(labels)
             whole = self._log_whole(self.scores)
             whole += [sure[d][s] for d, s in self.group.members]
             labelled_whole = np.exp(whole + of_labels.sum(1))
             whole = np.exp(whole)
         others = self._others() if self.request.alternatives and level != "none" else None
-        structure = self.module.structure.name
         lengths = self.group.lengths.tolist()
-        items = np.arange(len(lengths) + 1)
-        if probable is not None:
-            # All are in the order of the items.
-            firsts, labelled_firsts, set_firsts = (
-                np.searchsorted(rows[:, 0], items)
-                for rows in (probable.arcs, probable.labelled, probable.possible)
-            )
         for b, ((d, s), length) in enumerate(zip(self.group.members, lengths)):
             start, end = sentences[d][s][:2]
             own = self.heads[b, :length]
@@ -239,18 +234,13 @@ class GroupParse:
             found[d].labels[start:end] = labels[b, :length]
             if level == "none":
                 continue
-            span = SpanStructure(start, end, structure, "heads", own.copy())
+            span = SpanStructure(start, end, self.module.structure.name, "heads", own.copy())
             span.labels, span.arc_labels = self.request.names, labels[b, :length].copy()
             if probable is not None:
-                here = slice(firsts[b], firsts[b + 1])
-                span.parts, span.probabilities = probable.arcs[here, 1:], probable.of_arcs[here]
-                here = slice(labelled_firsts[b], labelled_firsts[b + 1])
-                span.labelled_parts = probable.labelled[here, 1:]
-                span.labelled_probabilities = probable.of_labelled[here]
+                span.parts, span.probabilities = probable.arcs[b]
+                span.labelled_parts, span.labelled_probabilities = probable.labelled[b]
                 if self.request.least_of_set is not None:
-                    here = slice(set_firsts[b], set_firsts[b + 1])
-                    span.possible = probable.possible[here, 1:]
-                    span.possible_probabilities = probable.of_possible[here]
+                    span.possible, span.possible_probabilities = probable.possible[b]
                 span.whole_probability = float(whole[b])
                 span.labelled_whole_probability = float(labelled_whole[b])
             if others is not None:
@@ -263,11 +253,7 @@ class GroupParse:
             made[d][s] = span
 
     def _log_whole(self, scores: Tensor) -> np.ndarray:
-        """Return the log-probabilities of the best trees, ``(B,)`` float64.
-
-        Args:
-            scores: ``(B, n+1, n+1)``, those of the trees or another multiple of them.
-        """
+        """Return the log-probabilities of the best trees under these scores, ``(B,)`` float64."""
         exact = scores.double()
         b, m = np.nonzero(self.inside)
         places = [torch.from_numpy(part).long() for part in (b, self.heads[b, m], m + 1)]
@@ -336,12 +322,10 @@ class GroupParse:
         return scores
 
     def _probable(self, labels: np.ndarray) -> ProbableArcs:
-        """Return the arcs of the best trees, others above the threshold, and the set of arcs.
+        """Return the arcs of the best trees, further arcs above the threshold, and the sets.
 
-        An arc of a best tree may be below the threshold, and its confidence far above.
-
-        Args:
-            labels: labels of the best trees ``(B, n)``.
+        An arc of a best tree may be below the threshold, and its confidence far above. The labels
+        of the best trees are ``(B, n)``.
         """
         threshold, least = max(self.request.threshold, 0.0), self.request.least_of_set
         lowest = threshold
@@ -357,7 +341,7 @@ class GroupParse:
         b, h, m = arcs.T
         of_labels = np.zeros((len(arcs), len(self.request.names)), dtype="float32")
         of_labels[h == 0, ROOT] = 1.0
-        spaces = np.zeros((len(marginals), marginals.shape[1]), dtype=bool)
+        spaces = np.zeros(marginals.shape[:2], dtype=bool)
         for item, host in self.hosts.items():
             spaces[item, 1 : len(host) + 1] = host >= 0
         space = spaces[b, m] & (h > 0)
@@ -372,7 +356,7 @@ class GroupParse:
         stored[best, labels[b, m - 1][best]] = True
         arc, label = np.nonzero(stored)
         kept = (exact > threshold) | of_best
-        labelled = np.concatenate([arcs[arc], label[:, None]], 1)
+        labelled = np.column_stack([arcs[arc], label]).astype("int32")
         if self.request.confidences is not None:
             # White space has no choice of a head, nor has a word whose arc is forced.
             free = ~space
@@ -388,13 +372,15 @@ class GroupParse:
         possible = possible[np.lexsort((-p[possible], m[possible], b[possible]))]
         rows = np.column_stack([arcs, of_labels.argmax(1)]).astype("int32")
         return ProbableArcs(
-            rows[kept, :3],
-            p[kept],
-            labelled.astype("int32"),
-            of_labelled,
-            rows[possible],
-            p[possible],
+            self._by_sentence(rows[kept, :3], p[kept]),
+            self._by_sentence(labelled, of_labelled),
+            self._by_sentence(rows[possible], p[possible]),
         )
+
+    def _by_sentence(self, rows: np.ndarray, confidences: np.ndarray) -> ArcsOfSentences:
+        """Divide arcs in the order of their sentences, which are the first column of ``rows``."""
+        ends = np.searchsorted(rows[:, 0], np.arange(1, len(self.heads)))
+        return list(zip(np.split(rows[:, 1:], ends), np.split(confidences, ends)))
 
     def _others(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the best trees ``(K, B, n)``, their probabilities ``(K, B)`` and their labels.

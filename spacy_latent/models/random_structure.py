@@ -16,6 +16,7 @@ from spacy_latent.estimators.base import Draw, Given
 from spacy_latent.estimators.given_trees import GivenTrees, tree_within
 from spacy_latent.kinds import find_kind
 from spacy_latent.layers.gumbel_tree_lstm import GumbelTreeLstm
+from spacy_latent.models.compatible_spans import crosses
 from spacy_latent.models.inspection import latent_models, latent_module
 from spacy_latent.structures.base import Structure
 
@@ -48,7 +49,6 @@ def substitute_structures(
     span count. Single tokens and the whole span may be omitted.
 
     Args:
-        substitute: "random", "best", or given trees.
         seed: seed of the random structures, which are the same for the same docs in the same
             batches.
 
@@ -125,8 +125,8 @@ def _heads_within(doc: Doc, heads: np.ndarray, start: int, end: int) -> np.ndarr
     if heads.shape != (len(doc),) or ((heads < -1) | (heads >= len(doc))).any():
         raise LatentError(
             f"The heads {heads.tolist()[:10]} are given for the doc {doc.text[:40]!r} of "
-            f"{number_of(len(doc), 'token')}; expected for each the place of its head in the doc, "
-            "its own for a root, or −1."
+            f"{number_of(len(doc), 'token')}; expected the place of each token's head in the doc, "
+            "its own place for a root, or −1 for an unknown head."
         )
     tree = tree_within(heads, start, end)
     if tree is None:
@@ -146,24 +146,13 @@ def _brackets_within(doc: Doc, brackets: np.ndarray, start: int, end: int) -> np
     rows = brackets.reshape(-1, 2).astype("int64")
     inside = {(int(a), int(b)) for a, b in rows if start <= a < b < end}
     inside |= {(i, i) for i in range(start, end)} | {(start, end - 1)}
-    if _cross(inside) or len(inside) != 2 * (end - start) - 1:
+    if crosses([(a, b + 1) for a, b in inside]) or len(inside) != 2 * (end - start) - 1:
         raise LatentError(
             f"The brackets {rows.tolist()[:10]} are given for the doc {doc.text[:40]!r}; expected "
-            f"those of a binary tree over tokens {start} to {end - 1}: {end - start - 1} of two "
-            "tokens and more, none of which cross."
+            f"a binary tree over tokens {start} to {end - 1}: {end - start - 1} brackets of two "
+            "tokens and more that do not cross."
         )
     return np.array(sorted(inside), dtype="int32").reshape(-1, 2) - start
-
-
-def _cross(brackets: set[tuple[int, int]]) -> bool:
-    around: list[int] = []
-    for first, last in sorted(brackets, key=lambda bracket: (bracket[0], -bracket[1])):
-        while around and around[-1] < first:
-            around.pop()
-        if around and around[-1] < last:
-            return True
-        around.append(last)
-    return False
 
 
 def _reader(layer: Any, substitute: Any, generator: torch.Generator) -> Callable[..., Any]:
@@ -191,8 +180,7 @@ def _reader(layer: Any, substitute: Any, generator: torch.Generator) -> Callable
             return draw, scores
         if not structure.has_map:
             return layer.estimator(structure, scores, lengths, False), scores
-        z = structure.map(scores, lengths)
-        return Draw.single(z), scores
+        return Draw.single(structure.map(scores, lengths)), scores
 
     return read_other
 
@@ -213,8 +201,7 @@ def _shuffled(
     encode: Any = structure.encode
     moved: Any = find_kind(structure.kind).moved
     result = torch.zeros_like(z)
-    for b, length in enumerate(lengths.tolist()):
-        n = int(length)
+    for b, n in enumerate(lengths.tolist()):
         order = torch.randperm(n, generator=generator).numpy()
         decoded = structure.decode(z[b].cpu().numpy(), n)
         more = {"num_tags": z.shape[-1]} if structure.annotation == "tags" else {}

@@ -150,8 +150,14 @@ def check_choice(structure: Structure, estimator: Estimator, choice: RationaleSe
     """Raise an error if the structure is no choice of words, or the settings do not fit it."""
     check_structure(structure, choice.transition_cost)
     for first, _ in periods(structure, estimator):
-        present = structure.at(first)
-        check_estimator(present, estimator.at(first), choice.transition_cost)
+        present, stage = structure.at(first), estimator.at(first)
+        if choice.transition_cost and present.parts == "tags" and stage.solves:
+            raise IncompatiblePair(
+                f"{NAME} with transition_cost and {present.name}",
+                stage.name,
+                "SparseMAP needs parts for all scores, and transitions between tags are no parts",
+                "LinearChain with TransitionScorer, or Marginals",
+            )
         check_targets(present, choice)
 
 
@@ -171,17 +177,6 @@ def check_structure(structure: Structure, transition_cost: float) -> None:
             structure.name,
             "only sequences of tags have transitions",
             "LinearChain or TagSequence with two tags, or transition_cost = 0.0",
-        )
-
-
-def check_estimator(structure: Structure, estimator: Estimator, transition_cost: float) -> None:
-    """Raise an error for SparseMAP if transitions have scores and no parts."""
-    if transition_cost and structure.parts == "tags" and estimator.solves:
-        raise IncompatiblePair(
-            f"{NAME} with transition_cost and {structure.name}",
-            estimator.name,
-            "SparseMAP needs parts for what has a score, and there are none for transitions",
-            "LinearChain with TransitionScorer, or Marginals",
         )
 
 
@@ -208,11 +203,7 @@ def build_rationale_module(
     pooling: tuple[str, ...],
     evidence: EvidenceBound | None = None,
 ) -> TextModule:
-    """Build the torch module.
-
-    Args:
-        widths: widths of the selector's vectors and of the reader's.
-    """
+    """Build the torch module for the widths of the selector's and the reader's vectors."""
     selector_width, reader_width = widths
     total_width = selector_width + reader_width + 1
     # Weights are drawn in this order: the scorer's, the estimator's, the reader's.
@@ -252,8 +243,8 @@ def check_context_free(embed: Model, docs: Sequence[Doc]) -> None:
         listens = bool(abs(here - there[::-1]).max() > 1e-4)
     if listens:
         raise LatentError(
-            f"{NAME}: its embed gives a word another vector in another text, so that the reader "
-            "would hear of words that are not chosen. Use an embedder of single words, such as "
+            f"{NAME}: its embed gives a word another vector in another text, so that words that "
+            "are not chosen would reach the reader. Use an embedder of single words, such as "
             "spacy.MultiHashEmbed.v2 with attributes like NORM, PREFIX, SUFFIX and SHAPE, and set "
             "encoder to give chosen words the context of each other."
         )
@@ -280,22 +271,21 @@ def build_embedders(
 
 
 def embed_both(model: Model, docs: list[Doc], is_train: bool) -> tuple[list[Floats2d], Any]:
-    xp = model.ops.xp
+    ops: Any = model.ops
     selector, backprop_selector = token_vectors(model.layers[0], docs, is_train)
     reader, backprop_reader = token_vectors(model.layers[1], docs, is_train)
     update = model.attrs["update"] if is_train else None
     allowed = present_candidates(model.attrs["candidates"], docs, update)
-    ops: Any = model.ops
     # One transfer to a GPU.
     flat = ops.asarray2f(np.concatenate(allowed)[:, None]) if allowed else None
     may = ops.unflatten(flat, [len(one) for one in allowed]) if allowed else []
-    rows = [xp.concatenate(parts, axis=1) for parts in zip(selector, reader, may)]
+    rows = [ops.xp.concatenate(parts, axis=1) for parts in zip(selector, reader, may)]
     widths = [part[0].shape[1] if part else 0 for part in (selector, reader)]
 
     def backprop(gradients: list[Floats2d]) -> list[Doc]:
         cut = widths[0]
-        backprop_selector([model.ops.as_contig(d[:, :cut]) for d in gradients])
-        backprop_reader([model.ops.as_contig(d[:, cut : cut + widths[1]]) for d in gradients])
+        backprop_selector([ops.as_contig(d[:, :cut]) for d in gradients])
+        backprop_reader([ops.as_contig(d[:, cut : cut + widths[1]]) for d in gradients])
         return []
 
     return rows, backprop

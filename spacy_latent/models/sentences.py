@@ -70,7 +70,6 @@ def find_sentences(doc: Doc, scores: np.ndarray, max_length: int) -> Bounds:
 
     Args:
         scores: ``(n,)`` log-odds.
-        max_length: bound on the tokens of a sentence.
     """
     known, likely = _likely_starts(doc, scores)
     free = known == 0
@@ -133,11 +132,7 @@ def hosts_of_space(spaces: np.ndarray) -> np.ndarray | None:
 def find_all_sentences(
     starts: Sequence[np.ndarray], docs: Sequence[Doc], max_length: int
 ) -> list[Bounds]:
-    """Return the sentences of docs.
-
-    Args:
-        starts: scores of starts for each doc, see :func:`find_sentences`.
-    """
+    """Return the sentences of docs by :func:`find_sentences`, from the scores of their starts."""
     return [
         find_sentences(doc, own, max_length) if len(doc) else [] for doc, own in zip(docs, starts)
     ]
@@ -146,10 +141,9 @@ def find_all_sentences(
 def log_of_all_bounds(
     starts: Sequence[np.ndarray], docs: Sequence[Doc], sentences: Sequence[Bounds]
 ) -> list[np.ndarray]:
-    """Return the log-probability of each sentence of docs, see :func:`log_of_bounds`.
+    """Return the log-probability of each sentence of :func:`find_all_sentences`.
 
-    Args:
-        sentences: result of :func:`find_all_sentences` for the other arguments.
+    See :func:`log_of_bounds`.
     """
     return [
         log_of_bounds(doc, own, found) if len(doc) else np.zeros(0)

@@ -86,6 +86,13 @@ def width_of(tok2vec: Model, docs: Sequence[Doc]) -> Width | None:
     return tok2vec.predict(filled)[0].shape[1] if filled else None
 
 
+def initialize_embedder(tok2vec: Model, X: Any) -> Width | None:
+    """Initialize an embedder with docs, and return its width; None if nothing determines it."""
+    docs = with_tokens(X)
+    tok2vec.initialize(X=docs)
+    return width_of(tok2vec, docs or [])
+
+
 def total(width: Width) -> int:
     """Return the width of whole rows."""
     return width if isinstance(width, int) else sum(width)
@@ -97,6 +104,6 @@ def refuse_separate(name: str, tok2vec: Model) -> None:
         raise IncompatiblePair(
             name,
             "SeparateTok2Vec",
-            "it does not read its scorer's words from an embedder of their own",
+            "its scorer has no embedder of its own",
             "one embedder in its place",
         )

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from spacy_latent.errors import LatentError
 from spacy_latent.models.latent_shim import LatentShim, TrainingSettings, Width
-from spacy_latent.models.separate_tok2vec import total, width_of
-from spacy_latent.models.token_vectors import with_tokens
+from spacy_latent.models.separate_tok2vec import initialize_embedder, total
 from spacy_latent.stages import Staged
 
 
@@ -68,9 +67,7 @@ def _init(model: Model, X: Any = None, Y: Any = None) -> Model:
 
 def initialize_over(tok2vec: Model, latent: Model, X: Any) -> None:
     """Initialize an embedder, and the model of the latent layer above it for its width."""
-    docs = with_tokens(X)
-    tok2vec.initialize(X=docs)
-    width = width_of(tok2vec, docs or [])
+    width = initialize_embedder(tok2vec, X)
     if width is None:
         latent.initialize()
     else:
@@ -78,10 +75,7 @@ def initialize_over(tok2vec: Model, latent: Model, X: Any) -> None:
 
 
 def rows_of(model: Model, arrays: Sequence[Floats2d], requires_grad: bool = False) -> Tensor:
-    """Return the rows ``(N, width)`` of all docs, one doc after the other, on the module's device.
-
-    There is at least one array.
-    """
+    """Return the rows ``(N, width)`` of one or more docs in order, on the module's device."""
     ops: Any = model.ops
     shim: Any = model.shims[0]
     rows = ops.xp.concatenate([ops.asarray2f(array) for array in arrays])
@@ -98,10 +92,9 @@ def refuse_not_finite(results: Sequence[Tensor]) -> None:
     # The sum is cheaper to check: if it is finite, so are all vectors.
     if torch.isfinite(torch.stack([result.sum() for result in results]).sum()):
         return
-    if all(torch.isfinite(result).all() for result in results):
-        return
-    raise LatentError(
-        "The latent layer gave vectors with NaN or infinite values. Its weights, or the "
-        "embedder's vectors, are not finite: train again with a lower learning rate or "
-        "with training.optimizer.grad_clip."
-    )
+    if not all(torch.isfinite(result).all() for result in results):
+        raise LatentError(
+            "The latent layer gave vectors with NaN or infinite values. Its weights, or the "
+            "embedder's vectors, are not finite: train again with a lower learning rate or "
+            "with training.optimizer.grad_clip."
+        )

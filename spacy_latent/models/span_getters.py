@@ -1,7 +1,9 @@
 """Spans of tokens that share one structure: sentences, or windows if sentences are not known."""
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 from spacy.attrs import SENT_START
@@ -14,7 +16,33 @@ from spacy_latent.errors import LatentError, LatentWarning
 SpanGetter = Callable[[Sequence[Doc]], list[list[tuple[int, ...]]]]
 
 
-class SentenceSpans:
+class _BoundedSpans(ABC):
+    """Base of span getters that split longer texts, with one warning."""
+
+    def __init__(self, max_length: int) -> None:
+        if max_length < 1:
+            raise LatentError(f"{type(self).__name__}: max_length is {max_length}, must be >= 1.")
+        self.max_length = max_length
+        self._warned = False
+
+    def __call__(self, docs: Sequence[Doc]) -> list[list[tuple[int, ...]]]:
+        return [self._split(doc) for doc in docs]
+
+    @abstractmethod
+    def _split(self, doc: Doc) -> list[tuple[int, ...]]: ...
+
+    def _warn(self, text: str, consequence: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{text} is longer than max_length={self.max_length}: {consequence} This is said "
+                "once.",
+                LatentWarning,
+                stacklevel=2,
+            )
+
+
+class SentenceSpans(_BoundedSpans):
     """One span per sentence if the doc has sentence boundaries, otherwise windows over the doc.
 
     Args:
@@ -23,13 +51,7 @@ class SentenceSpans:
     """
 
     def __init__(self, max_length: int = 128) -> None:
-        if max_length < 1:
-            raise LatentError(f"{type(self).__name__}: max_length is {max_length}, must be >= 1.")
-        self.max_length = max_length
-        self._warned = False
-
-    def __call__(self, docs: Sequence[Doc]) -> list[list[tuple[int, ...]]]:
-        return [self._split(doc) for doc in docs]
+        super().__init__(max_length)
 
     def _starts(self, doc: Doc) -> list[int]:
         """Return the token offsets of the sentences of a doc that is not empty."""
@@ -49,22 +71,15 @@ class SentenceSpans:
         for start, end in zip(starts, [*starts[1:], len(doc)]):
             pieces = -(-(end - start) // self.max_length)
             if pieces > 1:
-                self._warn(end - start)
+                self._warn(
+                    f"A text of {end - start} tokens without a sentence boundary",
+                    "it is split into windows, each with a structure of its own. Set sentence "
+                    "boundaries (for example with the 'sentencizer' before this component) or "
+                    "raise max_length.",
+                )
             bounds = [start + (end - start) * i // pieces for i in range(pieces + 1)]
-            spans.extend(zip(bounds, bounds[1:]))
+            spans.extend(pairwise(bounds))
         return spans
-
-    def _warn(self, length: int) -> None:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"A text of {length} tokens without a sentence boundary is longer than "
-                f"max_length={self.max_length}: it is split into windows, each with a structure of "
-                "its own. Set sentence boundaries (for example with the 'sentencizer' before this "
-                "component) or raise max_length. This is said once.",
-                LatentWarning,
-                stacklevel=2,
-            )
 
 
 class DocSpans(SentenceSpans):
@@ -74,29 +89,22 @@ class DocSpans(SentenceSpans):
         return [0]
 
 
-class PairSpans:
+class PairSpans(_BoundedSpans):
     """Two texts of each doc: the spans under ``doc.spans[first]`` and ``doc.spans[second]``.
 
     If one of them is empty, there is no pair.
 
     Args:
-        first: name of the span group of the first text.
-        second: name of the span group of the second text.
+        first, second: names of the span groups of the two texts.
         max_length: bound on the tokens of each text. Both texts of a longer pair are split into the
             same number of pieces of nearly equal length, with one warning; no token is left out.
     """
 
     def __init__(self, first: str = "a", second: str = "b", max_length: int = 512) -> None:
-        if max_length < 1:
-            raise LatentError(f"PairSpans: max_length is {max_length}, must be >= 1.")
+        super().__init__(max_length)
         if first == second:
             raise LatentError(f"PairSpans: both texts are under {first!r}; name two span groups.")
         self.keys = first, second
-        self.max_length = max_length
-        self._warned = False
-
-    def __call__(self, docs: Sequence[Doc]) -> list[list[tuple[int, ...]]]:
-        return [self._split(doc) for doc in docs]
 
     def texts(self, doc: Doc) -> list[tuple[int, int]]:
         """Return the token offsets of the first and the second text.
@@ -134,23 +142,15 @@ class PairSpans:
             )
         pieces = -(-max(size, other_size) // self.max_length)
         if pieces > 1:
-            self._warn(max(size, other_size))
+            self._warn(
+                f"A text of {max(size, other_size)} tokens",
+                "it and the other text of its pair are split into pieces, and words are aligned "
+                "within each. Raise max_length of spacy-latent.PairSpans.v1, or shorten the texts.",
+            )
         bounds = [start + size * i // pieces for i in range(pieces + 1)]
         others = [other_start + other_size * i // pieces for i in range(pieces + 1)]
         pairs = zip(bounds, bounds[1:], others, others[1:])
         return [pair for pair in pairs if pair[0] < pair[1] and pair[2] < pair[3]]
-
-    def _warn(self, length: int) -> None:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"A text of {length} tokens is longer than max_length={self.max_length}: it and "
-                "the other text of its pair are split into pieces, and words are aligned within "
-                "each. Raise max_length of spacy-latent.PairSpans.v1, or shorten the texts. This "
-                "is said once.",
-                LatentWarning,
-                stacklevel=2,
-            )
 
 
 def build_sentence_spans_v1(max_length: int = 128) -> SpanGetter:

@@ -37,6 +37,16 @@ class Group:
     rows: Tensor
     lengths: Tensor
 
+    @property
+    def docs(self) -> list[int]:
+        """Doc of each span."""
+        return [d for d, _ in self.members]
+
+    def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return rows and lengths on a device, in one transfer."""
+        rows, lengths = send_together([self.rows, self.lengths], device)
+        return rows, lengths
+
 
 @dataclass
 class Placed:

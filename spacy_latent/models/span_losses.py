@@ -147,13 +147,10 @@ def clear_padding(values: Tensor, lengths: Tensor, cells: SpanCells) -> Tensor:
 
 
 def fold_by_tensors(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the log-sum-exp over classes, ``(P, B)``, and shares of classes.
+    """Return the log-sum-exp over classes of scores ``(C, P, B)``, and shares of classes.
 
     The shares ``(C, P, B)`` must be divided by their sum ``(P, B)``, the third result. Classes are
     the first axis: sums over a short last axis are slow.
-
-    Args:
-        scores: ``(C, P, B)``.
     """
     top = scores.amax(0)
     shares = (scores - top).exp_()
@@ -166,9 +163,7 @@ def fold_by_tensors(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def place_of(pieces: Sequence[tuple[int, ...]], start: int, end: int) -> int | None:
     """Return the piece of a doc that contains the whole span, or None."""
-    return next(
-        (s for s, piece in enumerate(pieces) if piece[0] <= start and end <= piece[1]), None
-    )
+    return next((s for s, (a, b, *_) in enumerate(pieces) if a <= start and end <= b), None)
 
 
 def loss_and_gradient(
@@ -195,13 +190,10 @@ def log_probabilities(
     """Return the log-probability that each doc has exactly the observed spans, ``(D,)``.
 
     The first arguments are those of :func:`loss_and_gradient`.
-
-    Args:
-        temperature: divisor of the scores.
     """
     total = np.zeros(len(found.spans))
     for group, losses, _ in _of_groups(found, observed, temperature=temperature):
-        np.subtract.at(total, [d for d, _ in group.members], losses.cpu().numpy())
+        np.subtract.at(total, group.docs, losses.cpu().numpy())
     return total
 
 

@@ -19,9 +19,7 @@ from spacy_latent.structures.merge_sequence import MergeSequence, merged_spans
 
 
 def read_structures(
-    batch: LatentBatch,
-    layer: LatentModule,
-    stored: Stored = BEST,
+    batch: LatentBatch, layer: LatentModule, stored: Stored = BEST
 ) -> list[list[SpanStructure]]:
     """Return the structures of the spans, for each doc of the batch.
 
@@ -51,19 +49,20 @@ def _read_group(
     structure = layer.structure
     kind = find_kind(structure.kind)
     best = heads = None
-    if isinstance(structure, DependencyTree) and not _has_best(output, layer):
+    lengths = send(group.lengths, output.scores.device)
+    if _has_best(output, layer):
+        best = _numpy(output.draw.z[0])
+    elif isinstance(structure, DependencyTree):
         # Fast path of every prediction: heads without arrays of arcs.
-        lengths = send(group.lengths, output.scores.device)
         heads = _numpy(structure.best_heads(output.scores, lengths))[:, 1:]
     else:
-        best = _numpy(_best(output, layer, group.lengths))
+        best = _numpy(structure.map(output.scores, lengths))
     soft = probable = None
     if stored.annotate == "probabilities":
         soft = kind.soft(_numpy(_probabilities(output, layer, group.lengths)))
         probable = soft > max(stored.threshold, 0.0)
     counters = None
     if soft is not None and output.scored is not None and layer.estimator.uses_scores:
-        lengths = send(group.lengths, output.scored.device)
         # The scored vectors are kept only for such a scorer.
         scorer = cast(PartScorer, layer.scorer)
         counters = _numpy(scorer.counters(output.scored, lengths))
@@ -101,12 +100,6 @@ def _has_best(output: LatentOutput, layer: LatentModule) -> bool:
     return layer.estimator.hard_at_prediction and output.draw.z.shape[0] == 1
 
 
-def _best(output: LatentOutput, layer: LatentModule, lengths: Tensor) -> Tensor:
-    if _has_best(output, layer):
-        return output.draw.z[0]
-    return layer.structure.map(output.scores, lengths.to(output.scores.device))
-
-
 def _probabilities(output: LatentOutput, layer: LatentModule, lengths: Tensor) -> Tensor:
     """Return the probabilities of parts that the estimator composes with.
 
@@ -115,11 +108,9 @@ def _probabilities(output: LatentOutput, layer: LatentModule, lengths: Tensor) -
     draw = output.draw
     if isinstance(layer.structure, MergeSequence):
         return merged_spans(draw.z[0], lengths).spans
-    if not layer.estimator.uses_scores:
-        return draw.mean()
-    if draw.z.shape[0] == 1 and layer.estimator.hard_at_prediction:
-        if "marginals" in layer.structure.tractable:
-            return layer.structure.marginals(output.scores, lengths.to(output.scores.device))
+    sums = layer.estimator.uses_scores and "marginals" in layer.structure.tractable
+    if sums and _has_best(output, layer):
+        return layer.structure.marginals(output.scores, lengths.to(output.scores.device))
     return draw.mean()
 
 

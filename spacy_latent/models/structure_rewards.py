@@ -46,6 +46,6 @@ def rewards_of(
                 f"{component}: {reward.name} gave rewards of shape {tuple(made.shape)}; expected "
                 f"{tuple(z.shape[:2])}, one for each of the structures of each text."
             )
-        doc = torch.tensor([d for d, _ in group.members], device=like.device)
+        doc = torch.tensor(group.docs, device=like.device)
         total = total.index_add(1, doc, made.detach().to(total))
     return total / counts

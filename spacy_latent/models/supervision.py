@@ -30,8 +30,7 @@ class Supervision:
             dependency trees may be unknown, −1.
         weight: weight of the mean loss, per token whose part of the gold structure is known.
         teacher_forcing: whether the composer gets the gold structure in place of the drawn ones.
-        loss: see :func:`spacy_latent.structures.fenchel_young.structured_loss`.
-        margin: see :func:`spacy_latent.structures.fenchel_young.structured_loss`.
+        loss, margin: see :func:`spacy_latent.structures.fenchel_young.structured_loss`.
         noise: standard deviation of the Gaussian noise of the loss "perturbed".
         num_samples: number of draws of this noise.
         mean: mean loss, once the layer has run.
@@ -115,10 +114,7 @@ def _complete(
     lengths: Tensor,
     partial: Tensor,
 ) -> None:
-    """Set ``z``, in the items of ``partial``, to the best structure of the allowed parts.
-
-    Items without such a structure get zeros.
-    """
+    """Set ``z`` of the ``partial`` items to their best allowed structure, or to 0 without one."""
     rows = partial.nonzero().flatten()
     while len(rows):
         restricted = torch.where(allowed[rows], scores[rows].detach(), -torch.inf)
@@ -225,10 +221,7 @@ def _annotated(
 
 
 def _heads(example: Example) -> np.ndarray | None:
-    """Return heads of the prediction's tokens, −1 if not known; None without reference heads.
-
-    A root is its own head.
-    """
+    """Return heads of the prediction's tokens, −1 if not known; None without reference heads."""
     reference, predicted = example.reference, example.predicted
     if not reference.has_annotation("HEAD"):
         return None

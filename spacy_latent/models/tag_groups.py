@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
@@ -12,34 +11,13 @@ import torch
 from torch import Tensor
 
 from spacy_latent.kernels.core.gpu_transfers import send_together
-from spacy_latent.models.span_groups import group_spans
+from spacy_latent.models.span_groups import Group, group_spans
 from spacy_latent.structures.tag_sequence import TagSequence, allowed_transitions
 
 
-@dataclass
-class TagGroup:
-    """Docs that are padded to a common length.
-
-    Attributes:
-        docs: their places in the batch.
-        rows: ``(B, N)``, rows of the emissions; at padding one after the last.
-        lengths: ``(B,)``.
-    """
-
-    docs: list[int]
-    rows: Tensor
-    lengths: Tensor
-
-    def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return rows and lengths on a device, in one transfer."""
-        rows, lengths = send_together([self.rows, self.lengths], device)
-        return rows, lengths
-
-
-def group_docs(sizes: Sequence[int]) -> list[TagGroup]:
-    """Return the docs that have tokens, in groups of similar length."""
-    groups = group_spans(sizes, [[(0, size)] if size else [] for size in sizes])
-    return [TagGroup([d for d, _ in group.members], group.rows, group.lengths) for group in groups]
+def group_docs(sizes: Sequence[int]) -> list[Group]:
+    """Return the docs that have tokens, each as one span, in groups of similar length."""
+    return group_spans(sizes, [[(0, size)] if size else [] for size in sizes])
 
 
 def lengths_on(sizes: Sequence[int], device: torch.device) -> Tensor:

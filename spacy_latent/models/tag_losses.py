@@ -62,12 +62,7 @@ class Probabilities:
     mixture: tuple[np.ndarray, np.ndarray] | None = None
 
     def of_run(self, b: int, start: int, end: int) -> float:
-        """Return the joint probability of tags of the best sequence.
-
-        Args:
-            start: first token of the run.
-            end: token after the run.
-        """
+        """Return the joint probability of the best tags in the tokens ``start`` to ``end`` − 1."""
         own = self.best[b, start:end]
         if self.mixture is not None:
             sequences, weights = self.mixture
@@ -125,11 +120,9 @@ class TagLoss(ABC):
     def losses(
         self, chain: TagSequence, scores: Tensor, lengths: Tensor, allowed: Tensor
     ) -> Tensor:
-        """Return losses ``(B,)`` in nats, never negative.
+        """Return losses ``(B,)`` in nats, never negative; for the arguments see :meth:`value`.
 
         Args:
-            scores: ``(B, N, K)``.
-            lengths: ``(B,)``.
             allowed: ``(B, N, K)`` bool, the tags that agree with the annotation.
         """
         gold = scores.masked_fill(~allowed, -torch.inf)
@@ -160,7 +153,7 @@ class TagLoss(ABC):
             do not count.
 
         Raises:
-            Contradiction: if some sequence agrees with the tags of a doc, but none of these has its
+            Contradiction: if sequences agree with the tags of a doc, and none of them with its
                 counts of entities.
         """
         allowed = [torch.from_numpy(self._allowed_tags(own)) for own in evidence]
@@ -194,9 +187,9 @@ class TagLoss(ABC):
         """Return the mask of allowed tags, and refuse evidence that needs probabilities of tags."""
         if not evidence.only_forbids:
             raise LatentError(
-                f"tag_losses: the loss is {self.name!r}, and some runs of tags are said to be "
-                "wrong, some entities are counted, or some tags are more probable than others; "
-                "expected 'crf', the loss that has probabilities of all these."
+                f"tag_losses: the loss is {self.name!r}, and the evidence has wrong runs of tags, "
+                "numbers of entities, or probabilities of tags; expected 'crf', the only loss for "
+                "such evidence."
             )
         return evidence.allowed
 
@@ -207,16 +200,11 @@ class TagLoss(ABC):
             within_labels: whether to compute the steps within labels, which
                 :meth:`Probabilities.spans` reads.
         """
-        scores, lengths = group.scores, group.lengths
-        if not within_labels:
-            path, tag_marginals, steps, _ = group.chain.best_and_follow(scores, lengths)
-            return Probabilities(tag_marginals, path, steps)
-        within = steps_within_labels((group.scores.shape[-1] - 1) // 4)
-        pairs = within.reshape(2, -1)
-        path, tag_marginals, steps, given = group.chain.best_and_follow(scores, lengths, pairs)
-        return Probabilities(
-            tag_marginals, path, steps, given.reshape(*path.shape, *within.shape[1:])
-        )
+        within = steps_within_labels((group.scores.shape[-1] - 1) // 4) if within_labels else None
+        pairs = None if within is None else within.reshape(2, -1)
+        path, tags, steps, given = group.chain.best_and_follow(group.scores, group.lengths, pairs)
+        found = None if within is None else given.reshape(*path.shape, *within.shape[1:])
+        return Probabilities(tags, path, steps, found)
 
     def ranked(self, group: ScoredTags, count: int) -> list[RankedSequences]:
         """Return up to ``count`` sequences of each doc with the highest probabilities."""
@@ -363,13 +351,7 @@ def _gradient(emissions: Tensor, transitions: Tensor) -> TagScores:
 
 
 def _by_doc(tags: Tensor, weights: Tensor, lengths: Tensor, there: Tensor) -> list[RankedSequences]:
-    """Return the sequences of each doc with their weights.
-
-    Args:
-        tags: ``(S, B, N)``.
-        weights: ``(S, B)``.
-        there: ``(S, B)`` bool. A doc may have fewer than S sequences.
-    """
+    """Return the sequences ``(S, B, N)`` of each doc that are ``there``, with their weights."""
     sequences, shares, exist = tags.cpu().numpy(), weights.cpu().numpy(), there.cpu().numpy()
     return [
         [(sequences[k, b, :n].copy(), float(shares[k, b])) for k in np.flatnonzero(exist[:, b])]

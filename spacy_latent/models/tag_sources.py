@@ -150,21 +150,12 @@ class TagSources:
         for number, source in enumerate(sources):
             counts = self.labels[number]
             for place, label in enumerate(labels, 1):
-                given, there = counts[:, place].sum(), counts[place].sum()
-                precision = float(counts[place, place] / given) if given else float("nan")
+                given, there = float(counts[:, place].sum()), float(counts[place].sum())
+                precision = float(counts[place, place]) / given if given else float("nan")
                 shares = counts[place] / there if there else np.full(len(counts), np.nan)
                 confusions = dict(zip(["O", *labels], shares.tolist()))
-                found.append(
-                    SourceReliability(
-                        source,
-                        label,
-                        precision,
-                        confusions[label],
-                        float(given),
-                        confusions,
-                        float(there),
-                    )
-                )
+                values = precision, confusions[label], given, confusions, there
+                found.append(SourceReliability(source, label, *values))
         return found
 
 
@@ -232,7 +223,7 @@ def sources_of(model: Model, sources: int, labels: int) -> TagSources:
         LatentError: if the model has learned from another number of sources.
     """
     table = model.get_ref("transitions")
-    if not all(name in table.param_names and table.has_param(name) for name in _NAMES):
+    if not all(map(table.has_param, _NAMES)):
         return TagSources.empty(sources, labels)
     arrays = [table.ops.to_numpy(table.get_param(name)).astype(np.float64) for name in _NAMES]
     if len(arrays[0]) != sources:
@@ -264,11 +255,10 @@ def add_counts(model: Model, known: TagSources, batch: TagSources) -> None:
     Several batches may come before it, and several processes add up their counts.
 
     Args:
-        model: a ``CrfTagger``.
         known: present counts, which are written to the model if it has none yet.
     """
     table = model.get_ref("transitions")
-    if not all(name in table.param_names and table.has_param(name) for name in _NAMES):
+    if not all(map(table.has_param, _NAMES)):
         keep_sources(model, known)
     ops: Any = table.ops
     for name, array in zip(_NAMES, (batch.labels, batch.places)):
@@ -283,7 +273,7 @@ def learn_counts(model: Model) -> TagSources | None:
         change them.
     """
     table = model.get_ref("transitions")
-    if not all(name in table.param_names and table.has_grad(name) for name in _NAMES):
+    if not all(map(table.has_grad, _NAMES)):
         return None
     to_numpy = table.ops.to_numpy
     known, batch = (

@@ -68,7 +68,7 @@ def first_spans(groups: list[Group], docs: int) -> tuple[Tensor, list[Tensor]]:
         ``(D,)``, numbers of spans among the spans of all groups, or their total number for a doc
         without spans; and ``(B,)`` for each group.
     """
-    doc = [torch.tensor([d for d, _ in group.members], dtype=torch.int64) for group in groups]
+    doc = [torch.tensor(group.docs, dtype=torch.int64) for group in groups]
     together = torch.cat([*doc, torch.zeros(0, dtype=torch.int64)])
     first = torch.full((docs,), len(together))
     return first.scatter_reduce(0, together, torch.arange(len(together)), "amin"), doc

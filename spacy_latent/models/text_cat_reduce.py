@@ -50,7 +50,7 @@ def build_text_cat_reduce_v1(
     )
     before, pooling = _pooling(model)
     model.replace_node(before, noop())
-    model.replace_node(pooling, _zeros_for_empty(before, pooling))
+    model.replace_node(pooling, Model(_NAME, _forward, layers=[chain(before, pooling)]))
     return model
 
 
@@ -73,11 +73,7 @@ def _pooling(model: Model) -> tuple[Model, Model]:
                 last = last.layers[-1]
             if last.name == FLATTEN:
                 return last, after
-    raise ValueError("spacy.TextCatReduce.v1 is not made of the layers that are known here.")
-
-
-def _zeros_for_empty(flatten: Model, pooling: Model) -> Model[list[Floats2d], Floats2d]:
-    return Model(_NAME, _forward, layers=[chain(flatten, pooling)])
+    raise ValueError(f"spacy.TextCatReduce.v1 has no layer {FLATTEN}; expected one before pooling.")
 
 
 def _forward(

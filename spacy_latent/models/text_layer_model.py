@@ -88,12 +88,9 @@ def build_text_layer_model(
         evidence=evidence,
         module=module,
     )
+    staged = [structure, settings.estimator]
     return text_layer_model(
-        build,
-        training,
-        input_width=input_width,
-        staged=[structure, settings.estimator],
-        evidence=evidence,
+        build, training, input_width=input_width, staged=staged, evidence=evidence
     )
 
 
@@ -105,11 +102,7 @@ def text_layer_model(
     staged: Sequence[Staged],
     evidence: WordObjective | None = None,
 ) -> Model[tuple[list[Floats2d], Spans], TextVectors]:
-    """Build the model around a module that ``build`` makes for the width of the input.
-
-    Args:
-        evidence: objective of the words that the module has.
-    """
+    """Build the model around a module that ``build`` makes for the width of the input."""
     return shim_model(
         "latent_text",
         forward,

@@ -18,7 +18,9 @@ from spacy_latent.models.evidence_bound import (
     BoundTerms,
     EvidenceBound,
     TextWordObjective,
+    divergence_of_weights,
     is_exact,
+    masked_prior,
 )
 from spacy_latent.models.latent_layer_model import total_penalty
 from spacy_latent.models.latent_shim import Width
@@ -86,10 +88,6 @@ class TextModule(nn.Module):
             self.evidence = TextWordObjective(evidence, latent.structure, self.output_width)
 
     @property
-    def reads_root(self) -> bool:
-        return "root" in self.pooling
-
-    @property
     def pooled_width(self) -> int:
         """Width of the pooled vectors of the texts of a doc, one after the other."""
         return self.latent.composer.output_width * len(self.pooling) * self.texts
@@ -113,7 +111,6 @@ class TextModule(nn.Module):
         Args:
             rows: ``(N, d)``.
             texts: the rows of each text; the texts of a doc are adjacent.
-            given: structures that are given for spans.
             words: ``(N,)`` int64 on the CPU, hashes of the words of all rows, for a bound on their
                 evidence; None without a bound.
 
@@ -161,12 +158,11 @@ class TextModule(nn.Module):
         composed, outputs = [], []
         for number, (group, (places, lengths)) in enumerate(zip(batch.groups, batch.placed)):
             vectors = padded[places]
-            asked = () if interventions is None else (interventions[number],)
-            draw, scores = self.latent.read(vectors, lengths, of_group(given, group), *asked)
+            asked = None if interventions is None else interventions[number]
+            draw, scores = self.latent.read(vectors, lengths, of_group(given, group), asked)
             composed.append(compose(vectors, draw, lengths))
-            outputs.append(
-                LatentOutput(vectors.new_zeros(0), draw, scores, self.latent.kept(vectors))
-            )
+            kept = self.latent.kept(vectors)
+            outputs.append(LatentOutput(vectors.new_zeros(0), draw, scores, kept))
         return composed, outputs
 
     def _aligned_evidence(
@@ -226,7 +222,7 @@ class TextModule(nn.Module):
         parts: list[Tensor | None] = []
         for texts, output in zip(batch.placed.lengths, outputs):
             lengths = self.latent.sizes(output.scores, texts)
-            prior = self.evidence.prior_scores(output.scores, lengths)
+            prior = masked_prior(self.evidence.prior, output.scores, lengths)
             z = output.draw.z.detach()
             if estimator.posterior == "weights":
                 parts.append(structure.log_prob(z, prior, lengths))
@@ -238,7 +234,7 @@ class TextModule(nn.Module):
         summed = exact and estimator.posterior == "scores"
         divergence = sum_over_spans(batch.doc, parts, 1 if summed else count, docs, weights)
         if estimator.posterior == "weights":
-            divergence = self.evidence.of_weights(weights, divergence)
+            divergence = divergence_of_weights(weights, divergence)
         return BoundTerms(fit, divergence)
 
     def _pool(
@@ -247,14 +243,12 @@ class TextModule(nn.Module):
         """Return the pooled vectors ``(K, texts, width of each)``; 0 for an empty text.
 
         Args:
-            rows: ``(N, d)``.
-            draws, composed: structures and vectors of each group.
             count: the largest number K of structures of a group.
         """
         width, docs = self.latent.composer.output_width, len(batch.first)
         composed = [up_to(part, count) for part in composed]
         roots = None
-        if self.reads_root:
+        if "root" in self.pooling:
             only_roots = self.pooling == ("root",)
             of_spans = composed if only_roots else _weighted_roots(draws, composed)
             roots = _roots(batch.doc, of_spans, rows.new_zeros(count, docs, width))

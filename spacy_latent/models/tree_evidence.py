@@ -10,7 +10,8 @@ prior p over trees. It is at most the log-probability of the words and of the kn
 The objective of the conditional random field's autoencoder is log Σ_T q(T) p(x | T) (Ammar et al.
 2014; for trees Zhang and Goldwasser 2020). The parser, which sees the words, replaces the prior. So
 this is no probability of a sentence and no bound on one. The expected log p(x | T) is its lower
-bound. It needs some probable tree to predict the words well, and the bound needs all of them to.
+bound. One probable tree that predicts the words well is enough for the autoencoder. The bound needs
+all probable trees to predict them well.
 
 If all heads are known, both are log p(x | T), and the bound adds the prior of T.
 """
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 
 from spacy_latent.layers.generative import ArcDecoder, ArcDecoderBuilder, Prior
 from spacy_latent.models.evidence_bound import EvidenceBound, WordObjective, masked_prior
+from spacy_latent.structures.base import Structure
 from spacy_latent.structures.dependency import DependencyTree
 
 
@@ -68,8 +70,7 @@ class Shares:
     """Weights of an update.
 
     Attributes:
-        labelled: weight of the words in the loss of sentences with heads.
-        unlabelled: weight of the words in the loss of sentences without heads.
+        labelled, unlabelled: weights of the words in the loss of sentences with and without heads.
         kl: weight of the KL in the bound.
     """
 
@@ -113,7 +114,6 @@ class TreeWordObjective(nn.Module):
             agreeing: the same, with −inf for arcs that the known heads exclude.
             lengths: ``(B,)``.
             words: ``(B, n)`` int64, hashes.
-            kl_weight: weight of the KL in the bound.
         """
         word_log_probs = self.decoder(words, lengths).double()
         q = agreeing.double()
@@ -123,19 +123,16 @@ class TreeWordObjective(nn.Module):
         return bound(self.structure, q, word_log_probs, prior, lengths, kl_weight)
 
 
-def autoencoded(
-    structure: DependencyTree, q: Tensor, word_log_probs: Tensor, lengths: Tensor
-) -> Tensor:
+def autoencoded(structure: Structure, q: Tensor, word_log_probs: Tensor, lengths: Tensor) -> Tensor:
     """Return log Σ_T q(T) p(x | T), ``(B,)``.
 
     Args:
-        q: scores ``(B, n+1, n+1)``.
-        word_log_probs: log p(word | head) of each arc.
-        lengths: ``(B,)``.
+        q: scores ``(B, *parts)``, such as ``(B, n+1, n+1)`` for arcs.
+        word_log_probs: log p(word | head) of each arc, or of another part.
+        lengths: ``(B,)``, or ``(B, 2)`` for alignments.
     """
-    return structure.log_partition(q + word_log_probs, lengths) - structure.log_partition(
-        q, lengths
-    )
+    both = structure.log_partition(q + word_log_probs, lengths)
+    return both - structure.log_partition(q, lengths)
 
 
 def bound(
@@ -149,10 +146,8 @@ def bound(
     """Return E_q[log p(x | T)] − kl_weight · KL(q ‖ p), ``(B,)``.
 
     Args:
-        q: scores ``(B, n+1, n+1)``.
-        word_log_probs: log p(word | head) of each arc.
+        q, word_log_probs, lengths: as for :func:`autoencoded`.
         prior: scores of the same shape, −inf only if q is.
-        lengths: ``(B,)``.
     """
     open_arcs = ~q.isneginf()
     # Both are exponential families, so that the KL is linear in the marginals.

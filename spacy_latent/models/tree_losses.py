@@ -63,7 +63,6 @@ def batch_loss(
         The loss in a tuple, None for no penalty, and the parts of the loss, as
         ``LatentShim.begin_update`` expects them.
     """
-    parts = TreeLosses()
     starts = _start_loss(module, rows, gold)
     sizes, spans = [len(doc) for doc in docs], [one.spans for one in gold]
     spaces = white_space(docs)
@@ -72,7 +71,7 @@ def batch_loss(
     trees, labels, of_words = no_loss(rows), rows.new_zeros(()), rows.new_zeros(())
     left_out: list[int] = []
     for group in group_spans(sizes, spans):
-        places, lengths = send_together([group.rows, group.lengths], rows.device)
+        places, lengths = group.on(rows.device)
         known = _known(group, gold, module.structure)
         if words is None and not (known.heads >= 0).any():
             continue
@@ -87,18 +86,14 @@ def batch_loss(
         if words is not None:
             arcs = scores, agreeing, lengths
             of_words = of_words + words.loss(group, *arcs, known.heads, bad)
-    parts.words = None if words is None else words.lost
-    parts.trees, parts.labels = float(trees.detach()), float(labels.detach())
-    parts.starts, parts.left_out = float(starts.detach()), tuple(left_out)
+    of_trees, of_labels, of_starts = (float(part.detach()) for part in (trees, labels, starts))
+    lost = None if words is None else words.lost
+    parts = TreeLosses(of_trees, of_labels, of_starts, lost, tuple(left_out))
     return (trees + labels + starts + of_words,), None, parts
 
 
 class _Words:
-    """Losses of the words of docs.
-
-    Attributes:
-        lost: losses without weights, for each doc, ``(D,)`` float64.
-    """
+    """Losses of the words of docs; ``lost`` are the losses without weights, ``(D,)`` float64."""
 
     def __init__(self, module: LabelledTrees, docs: Sequence[Doc], shares: Shares) -> None:
         evidence: Any = module.evidence
@@ -147,8 +142,7 @@ class _Known:
 
 
 def _known(group: Group, gold: Sequence[GoldTrees], structure: DependencyTree) -> _Known:
-    shape = tuple(group.rows.shape)
-    heads, labels = np.full(shape, -1), np.full(shape, -1)
+    heads, labels = np.full((2, *group.rows.shape), -1)
     for b, (d, s) in enumerate(group.members):
         one = gold[d]
         start, end = one.spans[s][:2]
@@ -230,7 +224,5 @@ def _label_loss(module: LabelledTrees, words: Tensor, known: _Known) -> Tensor:
     if not len(b):
         return words.new_zeros(())
     parts = (b, known.heads[b, m] - 1, m, known.labels[b, m])
-    sent = send_together([torch.from_numpy(part) for part in parts], words.device)
-    items, heads, modifiers, labels = sent
-    scores = module.label_scores(words, items, heads, modifiers)
-    return functional.cross_entropy(scores, labels, reduction="sum")
+    *arcs, labels = send_together([torch.from_numpy(part) for part in parts], words.device)
+    return functional.cross_entropy(module.label_scores(words, *arcs), labels, reduction="sum")

@@ -23,10 +23,10 @@ from spacy_latent.models.added_labels import BEHIND, IMPOSSIBLE, UNTRAINED, coun
 from spacy_latent.models.autograd_recording import recorded
 from spacy_latent.models.configured_attributes import ConfiguredNumber
 from spacy_latent.models.sentences import white_space
-from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
+from spacy_latent.models.separate_tok2vec import initialize_embedder, refuse_separate
 from spacy_latent.models.span_getters import PairSpans, SentenceSpans, SpanGetter
 from spacy_latent.models.span_groups import Group, Spans, group_spans
-from spacy_latent.models.token_vectors import token_vectors, with_tokens
+from spacy_latent.models.token_vectors import token_vectors
 
 NAME = "tree_span_classifier"
 # Weights of the node of pairs, in addition to the linear map below it.
@@ -113,9 +113,7 @@ def no_forward(model: Model, X: Any, is_train: bool) -> Any:
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
     tok2vec, ends, pairs = model.layers
-    docs = with_tokens(X)
-    tok2vec.initialize(X=docs)
-    width: Any = width_of(tok2vec, docs or [])
+    width: Any = initialize_embedder(tok2vec, X)
     if width is not None and not ends.has_dim("nI"):
         ends.set_dim("nI", width)
     if ends.has_dim("nI"):
@@ -207,9 +205,9 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
 
 
 def spaces_of_rows(docs: Sequence[Doc]) -> Tensor | None:
-    """Return a mask of the white space of the batch, ``(N + 1,)`` bool, with padding at the end.
+    """Return a mask of the batch's white space, ``(N + 1,)`` bool, or None without white space.
 
-    It is None without white space.
+    The last entry is for padding.
     """
     found = white_space(docs)
     if all(own is None for own in found):
@@ -219,9 +217,10 @@ def spaces_of_rows(docs: Sequence[Doc]) -> Tensor | None:
 
 
 def without_labels_at(spaces: Tensor, cells: SpanCells, scores: Tensor) -> Tensor:
-    """Return scores ``(C, P, B)`` without labels for some spans.
+    """Return scores ``(C, P, B)`` without labels for spans that begin or end with white space.
 
-    They are the spans that begin or end with one of the tokens ``(B, n)`` of the mask ``spaces``.
+    Args:
+        spaces: ``(B, n)`` bool.
     """
     closed = (spaces[:, cells.first] | spaces[:, cells.last]).t().to(scores.device)
     labelled = scores[1:].masked_fill(closed, IMPOSSIBLE)
@@ -243,10 +242,9 @@ def score_spans(
 
     Args:
         roles: ``(B, n, 3h)``.
-        cells: see :func:`spacy_latent.layers.span_features.span_features`.
         weight: ``(C, h)``.
         bias: ``(C,)``.
-        width: see :func:`spacy_latent.layers.span_features.span_features`.
+        cells, width: see :func:`spacy_latent.layers.span_features.span_features`.
     """
     made = span_features(roles.transpose(0, 1), width, cells)
     scores = torch.addmm(bias[:, None], weight, made.flatten(0, 1).t())

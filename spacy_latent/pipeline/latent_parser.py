@@ -317,7 +317,8 @@ class LatentParser(TrainedComponent):
         Raises:
             LatentError: if ``labels`` is not a list of names.
         """
-        from spacy_latent.models.labelled_parser import begin_word_objective, word_objective_of
+        from spacy_latent.models.evidence_bound import begin_word_objective
+        from spacy_latent.models.labelled_parser import word_objective_of
 
         self.check_initialize(get_examples, nlp)
         check_lexeme_norms(self.vocab, "latent_parser")

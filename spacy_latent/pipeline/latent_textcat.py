@@ -313,7 +313,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
 
     def _begin_evidence(self, get_examples: Callable[[], Iterable[Example]]) -> None:
         """Show the words of the training docs to the decoder of a bound on the evidence."""
-        from spacy_latent.models.latent_text_classifier import begin_word_objective
+        from spacy_latent.models.evidence_bound import begin_word_objective
 
         begin_word_objective(self.model, (example.predicted for example in get_examples()))
 
