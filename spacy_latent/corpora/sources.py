@@ -47,8 +47,7 @@ def published(table: str) -> dict[str, Source]:
 def read_source(source: Source, downloads: Path) -> str:
     """Return the text of a source, from SPACY_LATENT_DATA if set, else from ``downloads``.
 
-    Raises:
-        LatentError: if the file is missing or is not the published one.
+    A file that is missing, or not the published one, is an error.
     """
     data = os.environ.get(DATA_VARIABLE)
     if data:

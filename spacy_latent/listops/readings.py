@@ -32,6 +32,7 @@ from spacy_latent.analysis.task import best_category
 from spacy_latent.analysis.trees import Control, flat, random_earlier, random_tree
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.kinds import find_kind
+from spacy_latent.listops.expressions import gold_doc
 from spacy_latent.pipeline.inspection import latent_components, refuse_lost
 
 CONTROLS: dict[str, Control] = {
@@ -216,15 +217,6 @@ class Run:
 def _same(ours: Mapping[str, float], theirs: Mapping[str, float]) -> bool:
     """Compare scores, up to the rounding differences of another batch."""
     return all(abs(ours[label] - theirs.get(label, np.nan)) < 1e-4 for label in ours)
-
-
-def gold_doc(nlp: Language, label: str, tokens: list[str]) -> Doc:
-    """Make the reference of an expression, with its value and its gold tree."""
-    heads = listops.gold_heads(tokens)
-    labels = ["ROOT" if head == i else "arg" for i, head in enumerate(heads)]
-    doc = Doc(nlp.vocab, words=tokens, heads=heads, deps=labels)
-    doc.cats = {category: float(category == label) for category in listops.CATEGORIES}
-    return doc
 
 
 def only_component(docs: Sequence[Doc]) -> str:

@@ -16,6 +16,7 @@ from spacy_latent.corpora import (
     sentence_polarity,
     universal_entities,
 )
+from spacy_latent.corpora.doc_files import write_docs
 from spacy_latent.corpora.iob import read_iob
 from spacy_latent.corpora.sources import DATA_VARIABLE, Source, read_source
 from spacy_latent.errors import LatentError
@@ -106,7 +107,7 @@ def test_a_seeded_share_of_sentences_keeps_its_labels() -> None:
 
 def test_sentences_without_labels_have_no_categories(tmp_path) -> None:
     examples = [("good film", sentence_polarity.POSITIVE), ("bad film", None)]
-    sentence_polarity.write_examples(tmp_path / "a.spacy", examples)
+    write_docs(tmp_path / "a.spacy", sentence_polarity.polarity_docs(examples))
     found = list(DocBin().from_disk(tmp_path / "a.spacy").get_docs(spacy.blank("en").vocab))
     assert [doc.cats for doc in found] == [{"POSITIVE": 1.0, "NEGATIVE": 0.0}, {}]
 
@@ -242,7 +243,7 @@ def test_a_seeded_share_of_docs_keeps_its_heads(tmp_path) -> None:
     ]
     assert len(kept) == 5 and len(others) == 45
     assert {doc.text for doc in kept + others} == {doc.text for doc in docs}
-    english_web_treebank.write_docs(tmp_path / "x.spacy", kept + others)
+    write_docs(tmp_path / "x.spacy", kept + others)
     found = list(DocBin().from_disk(tmp_path / "x.spacy").get_docs(vocab))
     for attr in ("DEP", "HEAD", "SENT_START", "TAG"):
         assert not any(doc.has_annotation(attr) for doc in found[5:]), attr
