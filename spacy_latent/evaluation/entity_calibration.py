@@ -151,9 +151,7 @@ def _tell_what_is_left_out(name: str, found: JudgedEntities) -> None:
 def _unknown_labels(name: str, pipe: Any, examples: Sequence[Example]) -> tuple[str, ...]:
     """Return the labels of the references that the component does not have.
 
-    Raises:
-        LatentError: if every text with entities has such a label. Then all predictions would count
-            as wrong.
+    It is an error if every text with entities has one: all predictions would count as wrong.
     """
     labels = [{span.label_ for span in example.reference.ents} for example in examples]
     unknown = sorted(set().union(*labels).difference(pipe.labels))

@@ -30,10 +30,7 @@ def _batches(
 def fit_of_scores(
     pipe: Any, examples: Sequence[Example], folds: np.ndarray, progress: Progress
 ) -> tuple[ScoreFit, int]:
-    """Return a fit to the scores of examples as trained.
-
-    It comes with the number of docs with whose annotation no sequence of tags agrees.
-    """
+    """Return a fit to the scores as trained, and the number of docs without a sequence."""
     groups, done = [], 0
     for batch in _batches(examples, progress, "Scores"):
         # The weights do not change, so entities with unknown labels cannot be found. They count as
@@ -57,11 +54,7 @@ def fit_of_scores(
 def judge(
     pipe: Any, examples: Sequence[Example], progress: Progress, sizes: list[int] | None = None
 ) -> JudgedEntities:
-    """Compare the predictions of the component with the references.
-
-    Args:
-        sizes: list to which the sizes of the sets are appended.
-    """
+    """Compare predictions with the references, and append the sizes of the sets to ``sizes``."""
     before = dict(pipe.cfg)
     pipe.cfg.update(annotate="probabilities", alternatives=0, min_confidence=0.0)
     try:

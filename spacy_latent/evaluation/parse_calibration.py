@@ -143,14 +143,10 @@ def calibrate(
     """Fit temperatures and maps of a parser and store them in it, each if it gains.
 
     Each is kept if predictions left out of its fit, in five folds of texts, gain by more than the
-    standard error of that gain.
+    standard error of that gain. Words without a known head do not count.
 
     Args:
-        examples: examples with heads on which the parser was not trained, or a function that
-            returns them. Predicted docs are not processed yet. Words without a known head do not
-            count. References that are pieces of documents name them in
-            ``doc.user_data["document"]``; then a promised precision counts documents as
-            independent, not docs.
+        examples: as in :func:`spacy_latent.evaluation.entity_calibration.calibrate`, with heads.
         component: name of a ``latent_parser``; may be left out if the pipeline has one.
         confidence: whether to fit a slope and a shift of arcs; None to fit them if held-out arcs
             support it. With True this fit is kept in any case.
@@ -334,12 +330,7 @@ def _fit_confidences(
     documents: IndependentTexts,
     confidence: bool | None,
 ) -> FittedMap:
-    """Fit the map of arcs at the temperature.
-
-    Args:
-        folds: fold of each doc, ``(D,)``.
-        confidence: as in :func:`calibrate`.
-    """
+    """Fit the map of arcs at the temperature, with the fold of each doc, ``(D,)``."""
     own = table.arcs
     fold = folds[own.texts]
     warm = table.judged(ARC, at_temperature(own.said, fit.kept), own.right)
@@ -368,8 +359,8 @@ def _fit_map(
     """Fit the map of whole trees.
 
     Args:
-        warm: their probabilities at the temperature, ``(S,)``.
-        left_out: their probabilities at temperatures fitted to the other folds, ``(S,)``.
+        warm, left_out: their probabilities at the temperature, and at those of the other folds,
+            ``(S,)``.
         folds: fold of each doc, ``(D,)``.
     """
     apart = replace(before, probabilities=left_out.tolist())

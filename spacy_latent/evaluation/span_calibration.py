@@ -60,14 +60,11 @@ def calibrate(
     """Fit the calibration of a ``tree_spancat`` and store it in the component if it gains.
 
     It gains if spans of texts left out of the fit, in five folds, gain by more than the standard
-    error of that gain. Otherwise the component is as it was trained.
+    error of that gain. Otherwise the component is as it was trained. A text without the group
+    ``spans_key`` does not count.
 
     Args:
-        examples: examples with spans on which the component was not trained, or a function that
-            returns them. Predicted docs are not processed yet. A text without the group
-            ``spans_key`` does not count. References that are pieces of documents name them in
-            ``doc.user_data["document"]``; then a promised precision counts documents as
-            independent, not docs.
+        examples: as in :func:`spacy_latent.evaluation.entity_calibration.calibrate`, with spans.
         component: name of a ``tree_spancat``; may be left out if the pipeline has one.
         confidence: whether to fit a slope and a shift; None to fit them if held-out spans support
             it. With True the fit is kept in any case.
@@ -75,8 +72,8 @@ def calibrate(
             texts with spans; None for no sets.
 
     Raises:
-        LatentError: if no text has annotated spans of the component's labels, or if no sets of
-            useful size have this coverage.
+        LatentError: if no text has spans of the component's labels, or if no sets of useful size
+            have this coverage.
     """
     coverage = checked_coverage(coverage)
     name = choose_component(nlp, component, span_components(nlp), "tree_spancat")
@@ -175,10 +172,9 @@ def _judge(
 ) -> tuple[JudgedEntities, list[JudgedEntities]]:
     """Compare the predictions of the component with the references.
 
-    Returns:
-        The spans. For each temperature, whether the spans of each doc are exactly those of its
-        reference, without docs whose spans the annotation does not judge. The probability of such a
-        set sums over all trees that have these labelled spans and no others.
+    Return the spans. For each temperature, also return whether the spans of each judged doc are
+    exactly those of its reference. The probability of such a set sums over all trees that have
+    these labelled spans and no others.
     """
     judge, labels, least = SpanJudge(pipe.key), pipe.labels, pipe.cfg["min_confidence"]
     sets = [JudgedEntities(noun=SET_OF_SPANS) for _ in temperatures]
