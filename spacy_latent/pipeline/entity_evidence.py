@@ -72,11 +72,7 @@ class EvidenceSettings:
 
     @classmethod
     def of_block(cls, name: str, block: object) -> EvidenceSettings:
-        """Make the settings from a block of the config.
-
-        Raises:
-            LatentError: if the block is invalid.
-        """
+        """Make the settings from a block of the config; an invalid one is an error."""
         if block is None:
             return cls()
         known = [one.name for one in fields(cls)]
@@ -138,20 +134,14 @@ class EvidenceSettings:
 
     @property
     def tells_outside(self) -> bool:
-        """True if some setting determines how many tokens are outside of entities.
-
-        Annotated tokens do not count for this.
-        """
+        """True if a setting tells how many tokens without annotation are outside of entities."""
         return bool(self.flags or self.negative_share or self.sources)
 
     def flags_of(self, doc: Doc) -> list[Flag]:
         """Return the flags of a text, sorted by label.
 
-        ``doc._.entity_flags`` takes precedence over categories.
-
-        Raises:
-            LatentError: if a value is not from 0 to 1, or if two certain flags contradict each
-                other.
+        ``doc._.entity_flags`` takes precedence over categories. Invalid and contradictory values
+        are errors.
         """
         found: dict[str, Flag] = {}
         for category, label in self.flags.items():
@@ -197,8 +187,7 @@ class EvidenceReader:
         """Allow the tags of labels without annotation, on tokens outside of entities.
 
         Args:
-            allowed: ``(n, K)`` bool, tags that agree with the reference as if it were complete. It
-                is changed in place.
+            allowed: ``(n, K)`` bool, changed in place. Tags that agree with complete annotation.
         """
         asked = annotated_labels(example.reference)
         if asked is None:
@@ -293,8 +282,7 @@ class EvidenceReader:
     ) -> None:
         """Forbid all tags but "O" for a random share of the tokens that may have several tags.
 
-        The tokens of misaligned annotated entities are left out, and so are tokens to which a
-        source gives a label.
+        The tokens of misaligned entities, and tokens to which a source gives a label, are left out.
 
         Args:
             allowed: ``(n, K)`` bool, changed in place.

@@ -12,7 +12,7 @@ from spacy.errors import Errors
 from spacy.language import Language
 from spacy.pipeline.tok2vec import Tok2Vec, Tok2VecListener
 from spacy.tokens import Doc
-from spacy.training import Example, validate_examples
+from spacy.training import Example
 from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer, set_dropout_rate
 from thinc.types import Floats2d
@@ -72,6 +72,9 @@ class LatentEncoder(TrainedComponent):
 
     Listening components use the vectors, and their gradients train the structure. They listen with
     ``spacy-latent.LatentListener.v1``, or with spaCy's own listener if ``doc.tensor`` is free.
+
+    The loss that is reported in training is the squared norm of the gradients that arrived, plus
+    the weighted loss of the supervision.
 
     Args:
         annotate: "map" writes the best structure to ``doc._.latent``. "probabilities" also writes
@@ -193,11 +196,7 @@ class LatentEncoder(TrainedComponent):
     # ---------------------------------------------------------------- prediction
 
     def predict(self, docs: Iterable[Doc]) -> "Predictions":
-        """Compute vectors and structures.
-
-        Returns:
-            The LatentBatch of the docs, and the structures of each doc.
-        """
+        """Return the LatentBatch of the docs, and the structures of each doc."""
         from spacy_latent.models.latent_tok2vec import latent_layer, run
         from spacy_latent.models.structure_reader import read_structures
 
@@ -231,14 +230,9 @@ class LatentEncoder(TrainedComponent):
 
     # ---------------------------------------------------------------- training
 
-    def update(
-        self,
-        examples: Iterable[Example],
-        *,
-        drop: float = 0.0,
-        sgd: Optimizer | None = None,
-        losses: dict[str, float] | None = None,
-    ) -> dict[str, float]:
+    def _learn(
+        self, examples: list[Example], drop: float, sgd: Optimizer | None, losses: dict[str, float]
+    ) -> None:
         """Run the model and pass its vectors to the listeners.
 
         The gradients of the listeners are added up as they arrive. They are backpropagated in
@@ -248,23 +242,15 @@ class LatentEncoder(TrainedComponent):
         ``nlp.update(sgd=...)`` finishes this component's update before its listeners have run, so
         its weights follow one step later. ``spacy train`` finishes all updates at the end of the
         step.
-
-        Returns:
-            The losses. The loss of this component is the squared norm of the gradients it received,
-            plus the weighted loss of the supervision.
         """
-        losses = {} if losses is None else losses
-        examples = list(examples)
-        validate_examples(examples, "LatentEncoder.update")
         if self._flush() and sgd is not None:
             self.model.finish_update(sgd)
-        losses.setdefault(self.name, 0.0)
         self._batch = TrainingBatch()
         upstream = UpstreamListeners(self.model)
         self._held = upstream.wait_for(self._batch, self.name)
         weight = self.cfg["supervision"]
         if not self.listeners and not weight:
-            return losses
+            return
         docs = [example.predicted for example in examples]
         set_dropout_rate(self.model, drop)
         nothing = None
@@ -277,13 +263,11 @@ class LatentEncoder(TrainedComponent):
         batch_id = Tok2VecListener.get_batch_id(docs)
         for listener in self.listeners:
             listener.receive(batch_id, vectors, self._batch.receive)
-        return losses
 
     def _flush(self) -> bool:
         """Backpropagate the previous batch, also through the components that this one listens to.
 
-        Returns:
-            Whether this made gradients of this component's weights.
+        Return whether this made gradients of this component's weights.
         """
         batch, before = self._batch, self._batch.flushed
         for held in self._held:

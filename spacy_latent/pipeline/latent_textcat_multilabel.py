@@ -1,7 +1,4 @@
-"""The component ``latent_textcat_multilabel``: any number of labels for each doc, or numbers.
-
-Importing this module is cheap. spaCy imports it whenever a pipeline is made.
-"""
+"""The component ``latent_textcat_multilabel``: any number of labels for each doc, or numbers."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -167,13 +164,10 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
     ) -> None:
         """Initialise as ``textcat_multilabel`` does; one label is enough.
 
-        Warns, with JudgedAsLabels, if numbers in a score_range would be scored as labels.
+        Warn, with JudgedAsLabels, if numbers in a score_range would be scored as labels.
 
         Args:
             labels (Iterable[str]): names of labels; if None, the labels of the examples.
-
-        Raises:
-            LatentError: if ``labels`` is not a list of names.
         """
         self.check_initialize(get_examples, nlp)
         warn_judged_as_labels(self)

@@ -180,10 +180,7 @@ def _weights_of(names: Sequence[str], weights: dict[str, float]) -> str:
 
 
 def _evaluated(nlp: Language, examples: Sequence[Example]) -> dict[str, Any] | None:
-    """Return the scores on copies of the examples.
-
-    Return None if there are no examples, or if the evaluation fails.
-    """
+    """Return the scores on copies of the examples; None without examples, or after an error."""
     copies = [Example(example.x.copy(), example.reference) for example in examples]
     try:
         with warnings.catch_warnings():

@@ -102,10 +102,7 @@ class SpanGold:
         ]
 
     def sets_of(self, examples: Iterable[Example]) -> list[list[str]]:
-        """Return the sorted sets of labels that spans of the references have.
-
-        Warn of spans that cross.
-        """
+        """Return the sorted sets of labels of annotated spans, and warn of spans that cross."""
         from spacy_latent.models.compatible_spans import most_compatible
 
         found: set[tuple[str, ...]] = set()

@@ -41,11 +41,7 @@ class StoredComponent(BatchedComponent):
     _configured: dict[str, Any]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute, but refuse the name of a setting, since it would have no effect.
-
-        Raises:
-            LatentError: if the name is a key of ``cfg``.
-        """
+        """Set an attribute, but refuse the name of a setting, since it would have no effect."""
         if name in self.__dict__.get("_configured", ()) and not hasattr(type(self), name):
             raise LatentError(
                 f"{self.name}: {name!r} is a setting and no attribute. Change it in cfg: "
@@ -76,11 +72,7 @@ class StoredComponent(BatchedComponent):
         util.to_disk(path, serialize, exclude)
 
     def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> StoredComponent:
-        """Load the component from bytes.
-
-        Raises:
-            LatentError: if the weights belong to another component, or are damaged.
-        """
+        """Load the component from bytes; damaged or other weights are a LatentError."""
         exclude = list(exclude)
         with self._loading("these bytes") as (read_cfg, read_model):
             deserialize: dict[str, Callable] = {
@@ -92,12 +84,7 @@ class StoredComponent(BatchedComponent):
         return self
 
     def from_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> StoredComponent:
-        """Load the component from a directory.
-
-        Raises:
-            LatentError: if the directory is incomplete, or if the weights belong to another
-                component or are damaged.
-        """
+        """Load the component from a directory; damaged or missing files are a LatentError."""
         exclude = list(exclude)
         # Without its cfg a component would have no labels, and find nothing.
         for file in ("model", "cfg"):
@@ -207,11 +194,7 @@ class StoredComponent(BatchedComponent):
             gc.enable()
 
     def _read_saved(self, data: bytes | str, source: str) -> dict[str, Any]:
-        """Read the output of :meth:`_saved`.
-
-        Raises:
-            DamagedFile: if the data are anything else.
-        """
+        """Read the output of :meth:`_saved`; anything else is a DamagedFile."""
         try:
             saved = srsly.json_loads(data.decode("utf-8") if isinstance(data, bytes) else data)
             wrong = self._wrong_in(saved)
@@ -248,18 +231,10 @@ class StoredComponent(BatchedComponent):
         return ""
 
     def check_settings(self) -> None:
-        """Check the settings when the component is made, saved and loaded.
-
-        Raises:
-            LatentError: if a setting in ``cfg`` is invalid.
-        """
+        """Raise LatentError for an invalid setting. Called when made, saved and loaded."""
 
     def check_learnt(self) -> None:
-        """Check learnt values after loading.
-
-        Raises:
-            LatentError: if training cannot have produced a value.
-        """
+        """Raise LatentError after loading, if training cannot have produced a learnt value."""
 
 
 def _alike(given: Any, value: Any) -> bool:
