@@ -19,7 +19,7 @@ from pathlib import Path
 from spacy.tokens import Doc
 
 from spacy_latent.corpora.conllu import read_conllu
-from spacy_latent.corpora.doc_files import write_docs, write_parts
+from spacy_latent.corpora.doc_files import write_parts
 from spacy_latent.corpora.sources import Source, check_share, published, read_source, seeded_share
 from spacy_latent.corpora.standard_streams import run
 
@@ -39,11 +39,6 @@ def keep_heads(docs: Sequence[Doc], share: float, seed: int) -> tuple[list[Doc],
         if i not in kept
     ]
     return [doc for i, doc in enumerate(docs) if i in kept], others
-
-
-def write_trees(path: Path, text: str, sentences: int = 1) -> int:
-    """Write docs of CoNLL-U ``text``, and return their number."""
-    return write_docs(path, read_conllu(text, sentences))
 
 
 def write_sources(

@@ -96,18 +96,15 @@ def control_config(
                     place = ("components", name, setting)
                     changes.append(_set(changed, place, whole[setting], off))
     if not any(change.name.endswith(".estimator") for change in changes):
-        raise LatentError(f"There is no control of this config: {_why_none(parsers)}.")
+        reason = "it has no latent layer whose estimator could be another"
+        if parsers:
+            reason = (
+                f"{parsers[0]} has {PARSER_MODEL}, which decides while it composes. Write the "
+                "control by hand: spacy-latent.LatentTok2Vec.v1 with ConstituencyTree, SpanScorer "
+                "and BinaryTreeLstm, and GivenTrees as the estimator"
+            )
+        raise LatentError(f"There is no control of this config: {reason}.")
     return changed, changes
-
-
-def _why_none(parsers: Sequence[str]) -> str:
-    if not parsers:
-        return "it has no latent layer whose estimator could be another"
-    return (
-        f"{parsers[0]} has {PARSER_MODEL}, which decides while it composes. Write the control by "
-        "hand: spacy-latent.LatentTok2Vec.v1 with ConstituencyTree, SpanScorer and BinaryTreeLstm, "
-        "and GivenTrees as the estimator"
-    )
 
 
 def _with_defaults(config: Config, name: str) -> dict[str, Any]:

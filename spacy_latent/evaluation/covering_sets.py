@@ -25,6 +25,7 @@ from spacy_latent.annotations.span_structure import LEAST_IN_SETS
 from spacy_latent.errors import LatentError, plural
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from spacy_latent.pipeline.learnt_parse_calibration import ParseCalibration
+from spacy_latent.pipeline.stored_component import changed
 
 BATCH = 16
 
@@ -176,10 +177,7 @@ def _largest_sets(
     pipe: Any, unchanged: ParseCalibration | EntityCalibration, **settings: Any
 ) -> Iterator[None]:
     """Store the largest sets, by the own calibration, else by ``unchanged``."""
-    before, calibration = dict(pipe.cfg), pipe.calibration or unchanged
-    pipe.cfg.update(annotate="probabilities", **settings)
-    pipe.calibration = replace(calibration, coverage=0.5, least=LEAST_IN_SETS)
-    try:
+    calibration = pipe.calibration or unchanged
+    with changed(pipe.cfg, annotate="probabilities", **settings):
+        pipe.calibration = replace(calibration, coverage=0.5, least=LEAST_IN_SETS)
         yield
-    finally:
-        pipe.cfg.update(before)

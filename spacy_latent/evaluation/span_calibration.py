@@ -25,7 +25,7 @@ from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.span_calibration import SET_OF_SPANS, SPAN, SpanJudge, gold_labels
 from spacy_latent.errors import LatentError
-from spacy_latent.evaluation.calibration_examples import Examples, choose_component, examples_up_to
+from spacy_latent.evaluation.calibration_examples import Examples, prepared
 from spacy_latent.evaluation.calibration_fit import (
     TEMPERATURES,
     UNCHANGED,
@@ -40,8 +40,8 @@ from spacy_latent.evaluation.calibration_fit import (
 from spacy_latent.evaluation.covering_sets import span_scores
 from spacy_latent.evaluation.entity_calibration import Calibrated, Measured
 from spacy_latent.evaluation.precise_threshold import checked_coverage
-from spacy_latent.pipeline.calibrated_components import span_components
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration
+from spacy_latent.pipeline.stored_component import changed
 from spacy_latent.structures.derivatives import recording
 
 BATCH = 128
@@ -76,9 +76,7 @@ def calibrate(
             have this coverage.
     """
     coverage = checked_coverage(coverage)
-    name = choose_component(nlp, component, span_components(nlp), "tree_spancat")
-    pipe: Any = nlp.get_pipe(name)
-    made = examples_up_to("calibrate", nlp, name, examples, progress)
+    name, pipe, made = prepared("calibrate", nlp, component, "tree_spancat", examples, progress)
     named = {label for one in made for label in gold_labels(one, pipe.key)}
     if not named & set(pipe.labels):
         raise LatentError(
@@ -110,9 +108,7 @@ def measure(
 
     The arguments are the same as in :func:`calibrate`.
     """
-    name = choose_component(nlp, component, span_components(nlp), "tree_spancat")
-    pipe: Any = nlp.get_pipe(name)
-    made = examples_up_to("measure", nlp, name, examples, progress)
+    _, pipe, made = prepared("measure", nlp, component, "tree_spancat", examples, progress)
     spans, _ = _judge(pipe, made, progress)
     sets = None
     if pipe.calibration is not None and pipe.calibration.least is not None:
@@ -140,13 +136,7 @@ def _fit(
     counts = EntityCalibration(docs=len(made), entities=spans.gold)
     found = counts
     if gain.is_sure or confidence:
-        found = replace(
-            counts,
-            temperature=math.exp(fit.best),
-            slope=sure.slope,
-            shift=sure.shift,
-            shifts=sure.shifts,
-        )
+        found = replace(counts, temperature=math.exp(fit.best), **vars(sure))
     kept = found != counts
     pipe.calibration = found if kept else None
     # Once if both are 1.
@@ -176,10 +166,9 @@ def _judge(
     exactly those of its reference. The probability of such a set sums over all trees that have
     these labelled spans and no others.
     """
-    judge, labels, least = SpanJudge(pipe.key), pipe.labels, pipe.cfg["min_confidence"]
+    judge, labels = SpanJudge(pipe.key), pipe.labels
     sets = [JudgedEntities(noun=SET_OF_SPANS) for _ in temperatures]
-    pipe.cfg["min_confidence"] = 0.0
-    try:
+    with changed(pipe.cfg, min_confidence=0.0):
         for batch in minibatch(progress(examples, "Spans", len(examples)), BATCH):
             docs = [example.predicted for example in batch]
             predicted = [
@@ -198,8 +187,6 @@ def _judge(
                         continue
                     found.add(p, right, number, length=len(doc))
                     found.gold += 1
-    finally:
-        pipe.cfg["min_confidence"] = least
     return judge.found, sets
 
 
@@ -273,12 +260,8 @@ def _predicted(pipe: Any, docs: list[Doc]) -> list[tuple[list[tuple[int, int, st
     made = []
     for own, parts in zip(places, rows):
         # As predictions are listed, so that both say the same of the same span.
-        order = sorted(range(len(own)), key=lambda i: _listed(own[i], labels))
+        keys = [(start, -end, labels.index(label)) for start, end, label in own]
+        order = sorted(range(len(own)), key=keys.__getitem__)
         said = np.concatenate(parts)
         made.append(([own[i] for i in order], said[order]))
     return made
-
-
-def _listed(place: tuple[int, int, str], labels: Sequence[str]) -> tuple[int, int, int]:
-    start, end, label = place
-    return start, -end, labels.index(label)

@@ -174,12 +174,16 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
                 "null."
             )
 
-        if EvidenceSettings.of_block(name, cfg["evidence"]).needs_probabilities and loss != "crf":
+        if self._evidence_settings.needs_probabilities and loss != "crf":
             raise LatentError(
                 f"{name}: evidence is {cfg['evidence']!r} and loss is {loss!r}; only loss = 'crf' "
                 "has probabilities of counts and ratios. Use that, or leave out all of evidence "
                 "but negative_share."
             )
+
+    @property
+    def _evidence_settings(self) -> EvidenceSettings:
+        return EvidenceSettings.of_block(self.name, self.cfg["evidence"])
 
     # ---------------------------------------------------------------- prediction
 
@@ -463,18 +467,16 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
         """Return the learned reliability of the sources of annotation, or None without sources."""
         from spacy_latent.models.tag_sources import sources_of
 
-        names = EvidenceSettings.of_block(self.name, self.cfg["evidence"]).sources
+        names = self._evidence_settings.sources
         return sources_of(self.model, len(names), len(self.labels)) if names else None
 
     def source_reliability(self) -> "list[SourceReliability]":
         """Estimate how often each source is right on a label, from the last batches of training."""
-        sources = self._sources()
-        names = EvidenceSettings.of_block(self.name, self.cfg["evidence"]).sources
+        sources, names = self._sources(), self._evidence_settings.sources
         return [] if sources is None else sources.reliability(names, self.labels)
 
     def _evidence_reader(self) -> EvidenceReader:
-        settings = EvidenceSettings.of_block(self.name, self.cfg["evidence"])
-        return EvidenceReader(self.name, self.labels, self.tags, settings)
+        return EvidenceReader(self.name, self.labels, self.tags, self._evidence_settings)
 
     def _evidence(
         self, number: int, example: Example, reader: EvidenceReader, written: "list[Written]"
@@ -528,7 +530,7 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
 
         self.check_initialize(get_examples, nlp)
         check_lexeme_norms(self.vocab, "crf_ner")
-        settings = EvidenceSettings.of_block(self.name, self.cfg["evidence"])
+        settings = self._evidence_settings
         if labels is not None:
             names = self.names_given(labels)
             # With given labels the examples may be an endless stream.

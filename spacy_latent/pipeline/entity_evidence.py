@@ -213,7 +213,7 @@ class EvidenceReader:
         there = {span.label_ for span in example.reference.ents}
         for label in annotated_labels(example.reference) or ():
             if label not in self.labels:
-                refuse(self._unknown(label, f"doc._.{ANNOTATED_LABELS}"))
+                refuse(unknown_label(f"doc._.{ANNOTATED_LABELS}", label, self.labels))
         of_ends = [i for i, tag in enumerate(self.tags) if tag[0] in "LU"]
         spaces = starts_and_spaces(example.predicted)[1]
         # An annotated entity may end at white space, and no other.
@@ -225,7 +225,7 @@ class EvidenceReader:
             refuse(str(error))
         for flag in flags:
             if flag.label not in self.labels:
-                refuse(self._unknown(flag.label, flag.source))
+                refuse(unknown_label(flag.source, flag.label, self.labels))
             if not flag.wrong and flag.least > size:
                 tokens = number_of(size, "token") + " beside white space" * bool(spaces.any())
                 refuse(f"{flag}, and the text has {tokens}. Expected at most one for each.")
@@ -312,8 +312,10 @@ class EvidenceReader:
             "evidence.flag_error."
         )
 
-    def _unknown(self, label: str, source: str) -> str:
-        return (
-            f"{source} has the label {label!r}, which is unknown; expected some of "
-            f"{', '.join(self.labels)}. Look at the spelling, or call add_label({label!r})."
-        )
+
+def unknown_label(source: str, label: str, labels: Sequence[str]) -> str:
+    """Return the message of an error about a label that a component does not have."""
+    return (
+        f"{source} has the label {label!r}, which is unknown; expected some of "
+        f"{', '.join(labels)}. Look at the spelling, or call add_label({label!r}), before training."
+    )

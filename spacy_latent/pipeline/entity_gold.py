@@ -12,7 +12,7 @@ from spacy.training import Example, remove_bilu_prefix
 
 from spacy_latent.annotations import rejected_key
 from spacy_latent.errors import LatentError, LatentWarning
-from spacy_latent.pipeline.entity_evidence import EvidenceReader
+from spacy_latent.pipeline.entity_evidence import EvidenceReader, unknown_label
 from spacy_latent.pipeline.open_tags import (
     BOUNDING,
     CROSSING,
@@ -65,12 +65,8 @@ class EntityGold:
             elif tag in place:
                 allowed[i, place[tag]] = True
             elif refuse_unknown:
-                label = remove_bilu_prefix(tag)
-                raise LatentError(
-                    f"{self.name}: the entity label {label!r} is unknown; expected one of "
-                    f"{', '.join(self.labels)}. Call add_label({label!r}), or add it to the "
-                    "labels before training."
-                )
+                source = f"{self.name}: an entity of {example.reference.text[:60]!r}"
+                raise LatentError(unknown_label(source, remove_bilu_prefix(tag), self.labels))
         reader.open_labels(allowed.numpy(), example)
         spaces = starts_and_spaces(example.predicted)[1]
         if spaces.any():

@@ -15,6 +15,7 @@ from thinc.api import Model
 from spacy_latent.annotations import PROBABILITIES, Stored, check_settings, write
 from spacy_latent.errors import LatentError, number_of
 from spacy_latent.models.listener import LatentListener, reads_tensor, recall
+from spacy_latent.pipeline.stored_component import changed
 
 if TYPE_CHECKING:
     from spacy.pipeline import TrainablePipe
@@ -214,12 +215,8 @@ def _with_settings(pipe: Any, stored: Stored | None) -> Iterator[None]:
     if not settings:
         yield
         return
-    before = {key: pipe.cfg[key] for key in settings}
-    pipe.cfg.update(settings)
-    try:
+    with changed(pipe.cfg, **settings):
         yield
-    finally:
-        pipe.cfg.update(before)
 
 
 def _places(name: str, given: list[Doc], left: list[Doc]) -> list[int]:
@@ -229,9 +226,8 @@ def _places(name: str, given: list[Doc], left: list[Doc]) -> list[int]:
     place = {id(doc): i for i, doc in enumerate(given)}
     if any(id(doc) not in place for doc in left):
         raise LatentError(
-            f"Component {name!r} was given {number_of(len(given), 'doc')} and gave back "
-            f"{len(left)}, other ones among them, so that their structures cannot be told. Let it "
-            "give back the docs that it gets."
+            f"Component {name!r} was given {number_of(len(given), 'doc')} and returned others. Let it "
+            "return the docs that it is given."
         )
     return [place[id(doc)] for doc in left]
 

@@ -90,17 +90,15 @@ class LabelledComponent(CalibratedComponent[Map], TrainedComponent):
             given: whether an empty list of labels was given.
         """
         block = f"initialize.components.{self.name}.labels"
-        message = (
-            f"no {of} in the training data, so it has {consequence}. Texts need {needed}; or give "
-            f"the labels, under {block}."
-        )
+        reason, advice = f"no {of} in the training data", f"give the labels, under {block}"
         if given:
-            message = (
-                f"the labels given, under {block}, are an empty list, so it has {consequence}, "
-                "whatever texts have. Name labels there, or take the list out, so that they are "
-                f"those of the texts, which need {needed}."
-            )
-        warnings.warn(f"{self.name}: {message}", LatentWarning, stacklevel=3)
+            reason, advice = f"{block} is an empty list", "name labels there"
+            needed = f"{needed}, without that list"
+        warnings.warn(
+            f"{self.name}: {reason}, so it has {consequence}. Texts need {needed}; or {advice}.",
+            LatentWarning,
+            stacklevel=3,
+        )
 
     def refuse_uninitialized(self, node: Model, param: str) -> None:
         """Raise spaCy's error for a component without labels that was never initialized.

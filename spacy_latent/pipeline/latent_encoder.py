@@ -5,7 +5,6 @@ pipeline is made, because it is an entry point.
 """
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spacy.errors import Errors
@@ -29,7 +28,6 @@ from spacy_latent.pipeline.encoder_supervision import (
 from spacy_latent.pipeline.factories import default_config, factory_of
 from spacy_latent.pipeline.inspection import inspect_docs
 from spacy_latent.pipeline.shared_upstream import HeldBatch, UpstreamListeners
-from spacy_latent.pipeline.stored_component import StoredComponent
 from spacy_latent.pipeline.trained_component import TrainedComponent, sample_of
 from spacy_latent.pipeline.training_batch import TrainingBatch
 
@@ -344,6 +342,9 @@ class LatentEncoder(TrainedComponent):
     def add_label(self, label: str) -> int:
         raise NotImplementedError(f"{self.name} has no labels: its structures are latent.")
 
+    def _after_loading(self) -> None:
+        self._forget_batch()
+
     def _forget_batch(self) -> None:
         """Drop a batch that was not backpropagated, since its graph holds weights that are gone."""
         self._batch = TrainingBatch()
@@ -352,16 +353,6 @@ class LatentEncoder(TrainedComponent):
         self._held = []
         for listener in self.listeners:
             listener.receive(None, None, None)  # type: ignore[arg-type]
-
-    # ---------------------------------------------------------------- serialization
-
-    def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> StoredComponent:
-        self._forget_batch()
-        return super().from_bytes(bytes_data, exclude=exclude)
-
-    def from_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> StoredComponent:
-        self._forget_batch()
-        return super().from_disk(path, exclude=exclude)
 
 
 make_latent_encoder = Language.factory(

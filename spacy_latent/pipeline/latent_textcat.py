@@ -11,7 +11,7 @@ from spacy.pipeline.textcat import TextCategorizer
 from spacy.tokens import Doc
 from spacy.training import Example, validate_examples
 from spacy.vocab import Vocab
-from thinc.api import Model, Optimizer, set_dropout_rate
+from thinc.api import Model, Optimizer, set_dropout_rate, xp2torch
 from thinc.types import Floats2d
 
 from spacy_latent import annotations
@@ -124,10 +124,8 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             wanted = str(not self.multi_label).lower()
             raise LatentError(f"{name}: set model.exclusive_classes = {wanted} for this component.")
         super().__init__(vocab, model, name, threshold=threshold, scorer=scorer)
-        self.cfg["annotate"] = annotate
-        self.cfg["probability_threshold"] = probability_threshold
-        self.cfg["alternatives"] = alternatives
-        self.cfg["spans_key"] = spans_key
+        self.cfg.update(annotate=annotate, probability_threshold=probability_threshold)
+        self.cfg.update(alternatives=alternatives, spans_key=spans_key)
         self.keep_settings()
         self._further: list[Callable[[], None]] = []
 
@@ -259,8 +257,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         if given:
             raise NoLabels(
                 f"{self.name}: {labels} was given, under {block}, and it needs at least {needed}. "
-                "Give more there, or take the list out, so that they are those of the texts."
-                f"{alone}"
+                f"Give more there, or take the list out to use the labels of the texts.{alone}"
             )
         raise NoLabels(
             f"{self.name}: {labels} was found, and it needs at least {needed}. Texts of the "
@@ -391,8 +388,8 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         their scores are always 0.
         """
         import torch
-        from thinc.api import xp2torch
 
+        from spacy_latent.models import evidence_bound
         from spacy_latent.models.latent_text_classifier import latent_layer
         from spacy_latent.structures.derivatives import recordable, recording
 
@@ -412,7 +409,8 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             leaves = [recordable(part).detach().requires_grad_() for part in parts]
             own = [leaf[:, filled] for leaf in leaves]
             each = self.loss_of(own[0], truths, known)
-            estimator = latent_layer(self.model).present_estimator
+            layer = latent_layer(self.model)
+            estimator = layer.present_estimator
             # Passed only if there are extras: custom objectives need not accept them.
             extras = [own[3]] if len(own[3]) else []
             if scores.rewards is not None:
@@ -422,39 +420,21 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             if made.evidence is None:
                 objective = estimator.objective(each, *others)
             else:
-                objective = self._objective_with_evidence(examples, each, own[4:], others)
+                exact = evidence_bound.is_exact(layer.present_structure, estimator)
+                terms = evidence_bound.BoundTerms(*own[4:])
+                share, kl_weight = self._evidence_weights(examples)
+                objective = evidence_bound.objective(
+                    estimator, each, terms, exact, share, kl_weight, *others
+                )
             objective.sum().backward()
         gradients = tuple(
             torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves
         )
         expected = estimator.loss_of_text(each, weights).detach()
         if made.evidence is not None:
-            share, kl_weight = self._evidence_weights(examples)
             bound = made.evidence.bound(made.weights, kl_weight)
             expected = expected - share * bound[filled]
         return float(expected.mean()), gradients
-
-    def _objective_with_evidence(
-        self,
-        examples: list[Example],
-        each: "Tensor",
-        terms: "list[Tensor]",
-        others: "tuple[Tensor, ...]",
-    ) -> "Tensor":
-        """Return the objective of each doc, with the bound on the evidence.
-
-        Args:
-            terms: fields of BoundTerms, with gradient.
-            others: arguments of Estimator.objective after the losses.
-        """
-        from spacy_latent.models.evidence_bound import BoundTerms, is_exact, objective
-        from spacy_latent.models.latent_text_classifier import latent_layer
-
-        layer = latent_layer(self.model)
-        estimator = layer.present_estimator
-        exact = is_exact(layer.present_structure, estimator)
-        weights = self._evidence_weights(examples)
-        return objective(estimator, each, BoundTerms(*terms), exact, *weights, *others)
 
     def _evidence_weights(self, examples: list[Example]) -> "tuple[Tensor, float]":
         """Return the weights of the bound in the losses of docs, ``(D,)``, and of its KL."""

@@ -26,8 +26,6 @@ from spacy_latent.pipeline.scores_of_range import warn_judged_as_labels
 from spacy_latent.pipeline.trained_component import sample_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import Tensor
 
     from spacy_latent.models.category_constraints import CategoryConstraints, LabelField
@@ -117,19 +115,8 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
         if self.labels and self.field is not None:
             self.model.attrs[PROBABILITIES] = self.field.probabilities
 
-    def from_bytes(
-        self, bytes_data: bytes, *, exclude: Iterable[str] = ()
-    ) -> "MultiLabelLatentTextCategorizer":
-        super().from_bytes(bytes_data, exclude=exclude)
+    def _after_loading(self) -> None:
         self.tell_model()
-        return self
-
-    def from_disk(
-        self, path: "str | Path", *, exclude: Iterable[str] = ()
-    ) -> "MultiLabelLatentTextCategorizer":
-        super().from_disk(path, exclude=exclude)
-        self.tell_model()
-        return self
 
     @property
     def support_missing_values(self) -> bool:

@@ -29,6 +29,17 @@ class DamagedFile(LatentError):
     """Error for a file of a saved component that has changed since it was written."""
 
 
+@contextmanager
+def changed(cfg: dict[str, Any], **settings: Any) -> Iterator[None]:
+    """Change the settings of a component in a ``with`` block."""
+    before = dict(cfg)
+    cfg.update(settings)
+    try:
+        yield
+    finally:
+        cfg.update(before)
+
+
 class StoredComponent(BatchedComponent):
     """Base class of components whose settings come from the config, not from the saved component.
 
@@ -123,7 +134,7 @@ class StoredComponent(BatchedComponent):
         if changed:
             saved[CHANGED] = changed
         # Changes in Python have not been checked yet.
-        advice = "It was changed in Python, in the component's cfg: put it right there."
+        advice = "It was changed in Python, in the component's cfg: correct it there."
         wrong = self._wrong_in(saved)
         if wrong:
             raise LatentError(f"{self.name}: its cfg has {wrong}. {advice}")
@@ -181,9 +192,9 @@ class StoredComponent(BatchedComponent):
             # If the cfg was not read, for example from truncated bytes, there are no labels.
             if own and given is not None and len(own) != len(given):
                 raise LatentError(
-                    f"{self.name}: what {source} holds was learnt for the labels "
-                    f"{', '.join(given)}, and this component has {', '.join(own)}. Load it into "
-                    "one that was made from the config and not initialized yet."
+                    f"{self.name}: the weights in {source} are of the labels {', '.join(given)}, "
+                    f"and this component has {', '.join(own)}. Load them into one that was made "
+                    "from the config and not initialized yet."
                 ) from error
             raise LatentError(
                 f"{self.name}: the weights in {source} cannot be read ({error}). They were cut "
@@ -192,6 +203,7 @@ class StoredComponent(BatchedComponent):
         finally:
             # srsly turns the garbage collector off to read, and leaves it off after an error.
             gc.enable()
+            self._after_loading()
 
     def _read_saved(self, data: bytes | str, source: str) -> dict[str, Any]:
         """Read the output of :meth:`_saved`; anything else is a DamagedFile."""
@@ -229,6 +241,9 @@ class StoredComponent(BatchedComponent):
             if given is not None and value is not None and not _alike(given, value):
                 return f"the {key} {value!r}; expected something like {given!r}"
         return ""
+
+    def _after_loading(self) -> None:
+        """Bring other parts of the component in line, also after a failure."""
 
     def check_settings(self) -> None:
         """Raise LatentError for an invalid setting. Called when made, saved and loaded."""

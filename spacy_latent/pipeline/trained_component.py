@@ -72,9 +72,8 @@ class TrainedComponent(StoredComponent):
         expected = "a list of names, or of lists of these" if sets else "a list of names"
         raise LatentError(
             f"{self.name}: its labels, initialize.components.{self.name}.labels, are {what}; "
-            f"expected {expected}. A file of 'spacy init labels' is of one kind of component, and "
-            "this one may be of another, as of spaCy's own: run 'spacy init labels' again with the "
-            "new config."
+            f"expected {expected}. A file of labels is for one kind of component: run "
+            "'spacy init labels' again with the new config."
         )
 
     def tell_once(self, what: str, text: str) -> None:
