@@ -11,14 +11,13 @@ in the training sentences of the classifier.
 
 from __future__ import annotations
 
-import html
 import random
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from spacy_latent.corpora import edited_reviews, product_aspects
 from spacy_latent.corpora.doc_files import write_parts
+from spacy_latent.corpora.product_aspects import lines_of_side
 from spacy_latent.corpora.sentence_polarity import NEGATIVE, POSITIVE, polarity_docs
 from spacy_latent.corpora.sources import read_source
 from spacy_latent.corpora.standard_streams import run
@@ -35,10 +34,7 @@ def read_products(texts: Mapping[str, str], seed: int, count: int) -> list[tuple
     Texts have three words or more. Duplicates, and texts that occur on both sides, are left out.
     """
     sides = {
-        side: {
-            " ".join(html.unescape(line).lower().split())
-            for line in re.findall(rf"<{side}>(.*?)</{side}>", text, re.IGNORECASE)
-        }
+        side: {" ".join(line.lower().split()) for line in lines_of_side(text, side)}
         for side, text in texts.items()
     }
     both = set.intersection(*sides.values())

@@ -68,6 +68,12 @@ class Phrase:
     praise: bool
 
 
+def lines_of_side(text: str, side: str) -> list[str]:
+    """Return the texts of a published file that are tagged as one side."""
+    found = re.findall(rf"<{side}>(.*?)</{side}>", text, re.IGNORECASE)
+    return [html.unescape(line) for line in found]
+
+
 def read_phrases(texts: Mapping[str, str]) -> list[Phrase]:
     """Return the phrases of two to six words of the published files, in alphabetical order.
 
@@ -75,8 +81,8 @@ def read_phrases(texts: Mapping[str, str]) -> list[Phrase]:
     """
     sides: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for side, text in texts.items():
-        for line in re.findall(rf"<{side}>(.*?)</{side}>", text, re.IGNORECASE):
-            for part in _BETWEEN.split(html.unescape(line)):
+        for line in lines_of_side(text, side):
+            for part in _BETWEEN.split(line):
                 words = tuple(re.findall(r"[a-z0-9][a-z0-9'-]*", part.lower()))
                 if SHORTEST <= len(words) <= LONGEST:
                     sides[words].add(side)

@@ -172,7 +172,9 @@ class Run:
 
             def trees_of(docs: Sequence[Doc], given: dict[Any, Any] = given) -> list[Any]:
                 read = [given[tuple(token.text for token in doc)] for doc in docs]
-                return read if kind == "heads" else [_first_and_last(spans) for spans in read]
+                if kind == "heads":
+                    return read
+                return [np.array(one, dtype="int64").reshape(-1, 2) - [0, 1] for one in read]
 
             try:
                 docs = self._predict_with(pipe, trees_of, f"{name} trees")
@@ -270,10 +272,6 @@ def _inner_lists(tokens: Sequence[str]) -> list[tuple[int, int]]:
     heads = listops.gold_heads(tokens)
     ends = [i for i, token in enumerate(tokens) if token == listops.CLOSE and heads[i]]
     return [(heads[end], end + 1) for end in ends]
-
-
-def _first_and_last(spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    return np.array(spans, dtype="int64").reshape(-1, 2) - [0, 1]
 
 
 def _binary_controls(

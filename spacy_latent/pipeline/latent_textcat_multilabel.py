@@ -191,15 +191,10 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
             return
         low, high = self.cfg["score_range"]
         for label, value in example.reference.cats.items():
-            if not is_number(value):
+            if not (is_number(value) and low <= value <= high):
                 raise LatentError(
                     f"{self.name}: {quoted(example)} has the label {label!r}: {value!r}; expected "
                     f"a number from {low} to {high}, its score_range."
-                )
-            if not low <= value <= high:
-                raise LatentError(
-                    f"{self.name}: {quoted(example)} has the label {label!r}: {value}, outside of "
-                    f"score_range [{low}, {high}]."
                 )
 
 
