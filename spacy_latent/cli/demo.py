@@ -156,7 +156,7 @@ def judge(nlp: Language, doc: Doc, tokens: list[str], html: Path | None, seed: i
     from spacy_latent.cli.listops import page_of
     from spacy_latent.cli.progress import progress
     from spacy_latent.listops.assessment import assess_listops
-    from spacy_latent.listops.readings import gold_doc
+    from spacy_latent.listops.expressions import gold_doc
 
     right, value = listops.evaluate(tokens), max(doc.cats, key=lambda value: doc.cats[value])
     say = msg.good if int(value) == right else msg.warn

@@ -21,7 +21,7 @@ from spacy.tokens import Doc, Span
 from spacy_latent.annotations import name_document
 from spacy_latent.corpora import emerging_entities, english_web_treebank, universal_entities
 from spacy_latent.corpora.conllu import read_conllu, split_documents
-from spacy_latent.corpora.english_web_treebank import write_docs
+from spacy_latent.corpora.doc_files import write_docs
 from spacy_latent.corpora.iob import OUTSIDE, Sentence, read_iob
 from spacy_latent.corpora.sources import read_source
 from spacy_latent.corpora.standard_streams import run
@@ -68,9 +68,8 @@ def read_documents(trees: str, entities: str) -> Iterator[list[Doc]]:
         sentences = list(read_conllu(document))
         for name, sentence in zip(NAME.findall(document), sentences, strict=True):
             set_entities(sentence, *named.get(name, ([], [])))
-        starts = range(0, len(sentences), SENTENCES)
         docs = []
-        for start in starts:
+        for start in range(0, len(sentences), SENTENCES):
             part = sentences[start : start + SENTENCES]
             # spaCy's types lack this argument.
             doc = Doc.from_docs(part, exclude=["user_data"])  # type: ignore[call-arg]
@@ -112,10 +111,8 @@ def main(output: Path, downloads: Path = Path("corpus/downloads")) -> None:
                 parts[part] += docs
     parts["train"] += read_posts(read_source(emerging_entities.SOURCES["train"], downloads))
     for name, docs in parts.items():
-        path = output / f"{name}.spacy"
-        write_docs(path, docs)
-        words = sum(map(len, docs))
-        print(f"{path}: {number_of(len(docs), 'doc')}, {number_of(words, 'word')}")
+        path, words = output / f"{name}.spacy", number_of(sum(map(len, docs)), "word")
+        print(f"{path}: {number_of(write_docs(path, docs), 'doc')}, {words}")
 
 
 if __name__ == "__main__":

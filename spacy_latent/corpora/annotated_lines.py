@@ -67,10 +67,7 @@ class Line:
 def annotated_rows(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the values in the lines of .jsonl, or in the list of .json, with their places.
 
-    A place is "line 3" or "text 3".
-
-    Raises:
-        LatentError: if the file is not JSON, or has half of a surrogate pair.
+    A place is "line 3" or "text 3". No JSON, and half of a surrogate pair, are errors.
     """
     if path.suffix != ".json":
         for number, row in json_lines(path):
@@ -105,7 +102,7 @@ def read_line(
     span_keys: Sequence[str] = (),
     rejected_key: str | None = None,
 ) -> Line:
-    """Read a line.
+    """Read a line; other formats are an error.
 
     Args:
         row: value of the line. It has "text" or "tokens", and any annotation: the keys of spaCy's
@@ -116,9 +113,6 @@ def read_line(
         span_keys: groups of ``doc.spans`` that also get the spans.
         rejected_key: group of ``doc.spans`` for the spans of lines with the answer reject. The
             tokens of such a line are not annotated. None leaves these lines out.
-
-    Raises:
-        LatentError: if the line has another format.
     """
     row = _object_of(row, place)
     is_partial = _is_question(row) and not _asks_for_category(row)
@@ -128,8 +122,9 @@ def read_line(
     from spacy.training import Example
 
     if is_stored_doc(row):
-        plain = {key: value for key, value in row.items() if not _is_underscore(key)}
-        reference = Doc(nlp.vocab).from_json(plain)
+        # Custom attributes would register extensions here.
+        own = {k: v for k, v in row.items() if k != "_" and not k.startswith("underscore_")}
+        reference = Doc(nlp.vocab).from_json(own)
         return Line(Example(nlp.make_doc(reference.text), reference))
     return Line(*_read_annotation(nlp, row, place, span_keys, rejected_key), is_partial)
 
@@ -230,8 +225,7 @@ def _entities(
 def _of_label_studio(row: dict[str, Any], place: str) -> dict[str, Any]:
     """Return a task of Label Studio as a row of Prodigy's.
 
-    Annotations that were cancelled do not count. If there are several, a ground truth is read, or
-    else the first.
+    A ground truth is read, or else the first annotation that was not cancelled.
     """
     data = row["data"]
     texts = [value for value in data.values() if isinstance(value, str)] if data else []
@@ -281,16 +275,8 @@ def words_of(row: dict[str, Any]) -> list[str] | None:
     return known if len(known) == len(words) else None
 
 
-def _is_underscore(key: str) -> bool:
-    """Return whether a key holds custom attributes, which would register extensions here."""
-    return key == "_" or key.startswith("underscore_")
-
-
 def _asks_for_category(row: dict[str, Any]) -> bool:
-    """Return whether the question was if one category is right.
-
-    Then a rejection means that the text does not have it.
-    """
+    """Return whether the question was if one category is right; to reject it then is an answer."""
     return isinstance(row.get("label"), str) and not row.get("spans")
 
 
@@ -388,10 +374,7 @@ def _tags(tags: list[str | None], doc: Doc, place: str) -> list[str]:
 
 
 def _spans_of(row: dict[str, Any]) -> list[Any] | None:
-    """Return the list of spans under any of its keys, or None.
-
-    An empty list means that there is no entity.
-    """
+    """Return the list of spans under any of its keys, empty for no entity; None without a list."""
     for key in ("spans", "entities", "ents", "label", "labels"):
         value = row.get(key)
         # Doccano's categories are texts in "label".

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spacy_latent.corpora import chemicals_diseases
+from spacy_latent.corpora.doc_files import write_parts
 from spacy_latent.corpora.iob import Sentence, read_iob
 from spacy_latent.corpora.sources import published, read_source
 from spacy_latent.corpora.standard_streams import run
-from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc
@@ -51,7 +51,6 @@ def made_docs(vocab: Vocab, sentences: list[Sentence], labels: list[str] | None)
 def main(output: Path, downloads: Path = Path("corpus/downloads")) -> None:
     """Write label_sets.spacy, as_if_complete.spacy and test.spacy to OUTPUT."""
     import spacy
-    from spacy.tokens import DocBin
 
     vocab = spacy.blank("en").vocab
     read = {
@@ -67,11 +66,7 @@ def main(output: Path, downloads: Path = Path("corpus/downloads")) -> None:
         # Genes and species that are found in it are neither right nor wrong.
         "test": made_docs(vocab, list(read_iob(tested)), ["Chemical", "Disease"]),
     }
-    output.mkdir(parents=True, exist_ok=True)
-    for name, docs in parts.items():
-        path = output / f"{name}.spacy"
-        DocBin(docs=docs, store_user_data=True).to_disk(path)
-        print(f"{path}: {number_of(len(docs), 'sentence')}")
+    write_parts(output, parts, "sentence")
 
 
 if __name__ == "__main__":

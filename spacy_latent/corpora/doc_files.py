@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc
@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def stored_docs(path: Path, vocab: Vocab) -> Iterator[Doc]:
-    """Yield the docs of a file.
-
-    Raises:
-        LatentError: if the file is damaged or has another format; it names the file.
-    """
+    """Yield the docs of a file, or raise LatentError with its name."""
     from spacy.tokens import DocBin
 
     try:
@@ -29,3 +25,24 @@ def stored_docs(path: Path, vocab: Vocab) -> Iterator[Doc]:
             f"{path} cannot be read as docs of spaCy ({type(error).__name__}: {error}). It was cut "
             "short, or is another kind of file. Write it again."
         ) from error
+
+
+def write_docs(path: Path, docs: Iterable[Doc]) -> int:
+    """Write docs with their user data, such as names of documents, and return their number."""
+    from spacy.tokens import DocBin
+
+    stored = DocBin(docs=docs, store_user_data=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stored.to_disk(path)
+    return len(stored)
+
+
+def write_parts(output: Path, parts: Mapping[str, Iterable[Doc]], noun: str) -> None:
+    """Write each part of a corpus to a directory, and print its number of docs.
+
+    Args:
+        noun: what a doc holds, such as "sentence".
+    """
+    for name, docs in parts.items():
+        path = output / f"{name}.spacy"
+        print(f"{path}: {number_of(write_docs(path, docs), noun)}")

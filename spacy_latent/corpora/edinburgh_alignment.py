@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from spacy_latent.corpora.doc_files import write_docs
 from spacy_latent.corpora.sources import published, read_source
 from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError, number_of
@@ -75,11 +76,7 @@ def _links(
 def split_paraphrases(
     paraphrases: list[Paraphrase], seed: int
 ) -> dict[str, list[tuple[Paraphrase, str]]]:
-    """Split the pairs into "train" and "dev", four fifths and one fifth.
-
-    Returns:
-        Shuffled (pair, label) of each part, including the negative pairs.
-    """
+    """Return shuffled (pair, label) of "train", four fifths, and "dev", with negative pairs."""
     rng = random.Random(seed)
     order = list(paraphrases)
     rng.shuffle(order)
@@ -112,14 +109,12 @@ def write_examples(path: Path, examples: list[tuple[Paraphrase, str]], gold: boo
             "sure" and "possible".
     """
     import spacy
-    from spacy.tokens import DocBin
 
     from spacy_latent import annotations
     from spacy_latent.annotations import SpanStructure
     from spacy_latent.corpora.text_pairs import make_pair_doc
 
-    nlp = spacy.blank("en")
-    docs = DocBin(store_user_data=True)
+    nlp, docs = spacy.blank("en"), []
     for pair, label in examples:
         doc = make_pair_doc(nlp, pair.first, pair.second)
         doc.cats = {PARAPHRASE: float(label == PARAPHRASE), OTHER: float(label == OTHER)}
@@ -130,9 +125,8 @@ def write_examples(path: Path, examples: list[tuple[Paraphrase, str]], gold: boo
                 span = SpanStructure(0, size, "gold", "cells", cells)
                 span.other_start, span.other_end = size, len(doc)
                 annotations.write(doc, component, [span])
-        docs.add(doc)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    docs.to_disk(path)
+        docs.append(doc)
+    write_docs(path, docs)
 
 
 def main(output: Path, downloads: Path = Path("corpus/downloads"), seed: int = 0) -> None:

@@ -17,6 +17,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spacy_latent.corpora.doc_files import write_parts
 from spacy_latent.corpora.sources import published, read_source
 from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError
@@ -72,17 +73,17 @@ def make_docs(versions: Sequence[tuple[str, str]], docs: Sequence[Doc]) -> list[
 def main(output: Path, downloads: Path = Path("corpus/downloads")) -> None:
     """Write train.spacy and dev.spacy to OUTPUT."""
     import spacy
-    from spacy.tokens import DocBin
 
     nlp = spacy.blank("en")
-    for name, source in SOURCES.items():
-        docs = DocBin()
-        for versions in read_pairs(read_source(source, downloads)):
-            for doc in make_docs(versions, [nlp.make_doc(text) for text, _ in versions]):
-                docs.add(doc)
-        output.mkdir(parents=True, exist_ok=True)
-        docs.to_disk(output / f"{name}.spacy")
-        print(f"{output / name}.spacy: {len(docs)} reviews")
+    parts = {
+        name: [
+            doc
+            for versions in read_pairs(read_source(source, downloads))
+            for doc in make_docs(versions, [nlp.make_doc(text) for text, _ in versions])
+        ]
+        for name, source in SOURCES.items()
+    }
+    write_parts(output, parts, "review")
 
 
 if __name__ == "__main__":

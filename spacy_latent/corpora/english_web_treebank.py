@@ -13,12 +13,13 @@ repeated:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from spacy.tokens import Doc, DocBin
+from spacy.tokens import Doc
 
 from spacy_latent.corpora.conllu import read_conllu
+from spacy_latent.corpora.doc_files import write_parts
 from spacy_latent.corpora.sources import Source, check_share, published, read_source, seeded_share
 from spacy_latent.corpora.standard_streams import run
 
@@ -27,15 +28,6 @@ ud-english-ewt
 train 3fb78e2b55482c8ee00caa653af436c88c9e5bc9a73ce26e4ae3ddc79d2b7e7b en_ewt-ud-train.conllu
 dev 531a54ff90d6ab12201c5a50c3e78e6ddac4de69abc4bce5d275d3cd29efe2b6 en_ewt-ud-dev.conllu
 """)
-
-
-def read_trees(text: str, sentences: int = 1) -> list[Doc]:
-    """Return docs of the sentences of CoNLL-U ``text``, with so many sentences each.
-
-    Tokens are the syntactic words, so "don't" is two tokens. Empty nodes, which only enhanced
-    dependencies have, are left out. Missing values are left out too.
-    """
-    return list(read_conllu(text, sentences))
 
 
 def keep_heads(docs: Sequence[Doc], share: float, seed: int) -> tuple[list[Doc], list[Doc]]:
@@ -49,31 +41,19 @@ def keep_heads(docs: Sequence[Doc], share: float, seed: int) -> tuple[list[Doc],
     return [doc for i, doc in enumerate(docs) if i in kept], others
 
 
-def write_docs(path: Path, docs: Iterable[Doc]) -> int:
-    """Write docs and return their number."""
-    # With the names of documents.
-    stored = DocBin(docs=docs, store_user_data=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    stored.to_disk(path)
-    return len(stored)
-
-
-def write_trees(path: Path, text: str, sentences: int = 1) -> int:
-    """Write the docs of :func:`read_trees`, and return their number."""
-    return write_docs(path, read_trees(text, sentences))
-
-
 def write_sources(
     sources: dict[str, Source], output: Path, downloads: Path, sentences: int
 ) -> None:
     """Write a treebank, with a file of docs for each part."""
-    for name, source in sources.items():
-        path = output / f"{name}.spacy"
-        say(path, write_trees(path, read_source(source, downloads), sentences), sentences)
+    parts = {
+        name: read_conllu(read_source(source, downloads), sentences)
+        for name, source in sources.items()
+    }
+    write_parts(output, parts, _noun(sentences))
 
 
-def say(path: Path, count: int, sentences: int) -> None:
-    print(f"{path}: {count} {'sentences' if sentences == 1 else 'docs'}")
+def _noun(sentences: int) -> str:
+    return "sentence" if sentences == 1 else "doc"
 
 
 def main(
@@ -93,11 +73,10 @@ def main(
     names = SOURCES if head_share == 1 else ("dev",)
     write_sources({name: SOURCES[name] for name in names}, output, downloads, sentences)
     if head_share < 1:
-        docs = read_trees(read_source(SOURCES["train"], downloads), sentences)
+        docs = list(read_conllu(read_source(SOURCES["train"], downloads), sentences))
         labelled, others = keep_heads(docs, head_share, seed)
-        for name, part in (("labelled", labelled), ("train", [*labelled * repeats, *others])):
-            path = output / f"{name}.spacy"
-            say(path, write_docs(path, part), sentences)
+        parts = {"labelled": labelled, "train": [*labelled * repeats, *others]}
+        write_parts(output, parts, _noun(sentences))
 
 
 if __name__ == "__main__":

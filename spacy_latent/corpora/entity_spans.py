@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spacy_latent.corpora.doc_files import stored_docs
+from spacy_latent.corpora.doc_files import stored_docs, write_docs
 from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError, number_of
 
@@ -15,17 +15,12 @@ from spacy_latent.errors import LatentError, number_of
 def write_spans(source: Path, target: Path, key: str) -> int:
     """Copy docs with their entities in ``doc.spans[key]``, and count the entities."""
     import spacy
-    from spacy.tokens import DocBin
 
-    # With the names of documents.
-    found, count = DocBin(store_user_data=True), 0
-    for doc in stored_docs(source, spacy.blank("xx").vocab):
+    docs = list(stored_docs(source, spacy.blank("xx").vocab))
+    for doc in docs:
         doc.spans[key] = list(doc.ents)
-        count += len(doc.ents)
-        found.add(doc)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    found.to_disk(target)
-    return count
+    write_docs(target, docs)
+    return sum(len(doc.ents) for doc in docs)
 
 
 def main(folder: Path, output: Path, key: str = "sc") -> None:

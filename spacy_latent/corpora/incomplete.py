@@ -110,6 +110,7 @@ def split_by_labels(
 
 
 SOURCE = "source_"
+Entity = tuple[int, int, str]
 
 
 def simulate_sources(
@@ -134,13 +135,11 @@ def simulate_sources(
     chance = random.Random(seed)
     for doc in docs:
         gold = [(span.start, span.end, span.label_) for span in doc.ents]
-        votes: Counter[tuple[int, int, str]] = Counter()
+        votes: Counter[Entity] = Counter()
         doc.set_ents([], default="missing")
         for number, right in enumerate(rights, 1):
             seen = {
-                one
-                for start, end, label in gold
-                if (one := _seen(start, end, label, len(doc), labels, right, chance))
+                one for entity in gold if (one := _seen(entity, len(doc), labels, right, chance))
             }
             taken = {i for start, end, _ in gold for i in range(start, end)}
             free = [i for i in range(len(doc)) if i not in taken]
@@ -158,16 +157,11 @@ def simulate_sources(
 
 
 def _seen(
-    start: int,
-    end: int,
-    label: str,
-    size: int,
-    labels: Sequence[str],
-    right: float,
-    chance: random.Random,
-) -> tuple[int, int, str] | None:
+    entity: Entity, size: int, labels: Sequence[str], right: float, chance: random.Random
+) -> Entity | None:
+    start, end, label = entity
     if chance.random() < right:
-        return start, end, label
+        return entity
     mistake = chance.choice(["missed", "label", "more or less"])
     if mistake == "missed":
         return None

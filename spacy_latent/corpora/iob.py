@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from spacy_latent.corpora.doc_files import write_parts
 from spacy_latent.corpora.sources import Source, read_source
-from spacy_latent.errors import LatentError, number_of
+from spacy_latent.errors import LatentError
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc
 
 Sentence = tuple[list[str], list[str]]
 DOCUMENT = "-DOCSTART-"
@@ -17,10 +23,7 @@ PREFIXES = {*FIRST, *LAST, "I", "M"}
 
 
 def is_tag(tag: str) -> bool:
-    """Return whether a tag is of entities.
-
-    These are O, and a type after B-, I- or another prefix of :func:`to_iob2`.
-    """
+    """Return whether a tag is O, or a type after B-, I- or another prefix of :func:`to_iob2`."""
     return tag == OUTSIDE or (tag[:1] in PREFIXES and tag[1:2] == "-" and len(tag) > 2)
 
 
@@ -42,11 +45,7 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
 
 
 def to_biluo(tags: Sequence[str]) -> list[str]:
-    """Convert tags to the scheme that spaCy reads.
-
-    Args:
-        tags: tags as in :func:`to_iob2`.
-    """
+    """Convert tags as in :func:`to_iob2` to the scheme that spaCy reads."""
     found = to_iob2(tags)
     made = []
     for tag, after in zip(found, [*found[1:], OUTSIDE]):
@@ -73,9 +72,6 @@ def read_iob(
         columns: columns of the token and of its tag.
         comments: whether lines that begin with "#" are comments.
         left_out: types of entities whose tags are read as O.
-
-    Raises:
-        LatentError: if a line lacks the columns, or if its tag is not of entities.
     """
     tokens: list[str] = []
     tags: list[str] = []
@@ -92,12 +88,10 @@ def read_iob(
         found = [cells[place].strip() for place in columns if place < len(cells)]
         token, tag = found if len(found) == 2 else ("", "")
         if not is_tag(tag):
-            expected = "'token TAB tag'"
-            if columns != (0, 1):
-                expected = (
-                    f"a line with token and tag in columns {columns[0] + 1}, {columns[1] + 1}"
-                )
-            raise LatentError(f"Line {number}: {line!r} is not {expected} with an IOB tag.")
+            raise LatentError(
+                f"Line {number}: {line!r}; expected a token and an IOB tag in columns "
+                f"{columns[0] + 1}, {columns[1] + 1}, separated by TABs."
+            )
         token = token.replace("\ufeff", "").strip()
         if not token:
             continue
@@ -109,33 +103,30 @@ def read_iob(
         yield tokens, to_iob2(tags)
 
 
-def write_sentences(
-    path: Path, sentences: Sequence[Sentence], documents: Sequence[int] | None = None
-) -> None:
-    """Write a doc of each sentence.
+def sentence_docs(
+    sentences: Iterable[Sentence], documents: Iterable[int] | None = None
+) -> Iterator[Doc]:
+    """Yield a doc of each sentence.
 
     Args:
         documents: number of the document of each sentence, which the docs name; None if unknown.
     """
     import spacy
-    from spacy.tokens import Doc, DocBin
+    from spacy.tokens import Doc
 
     from spacy_latent.annotations import name_document
 
     vocab = spacy.blank("en").vocab
-    docs = DocBin(store_user_data=documents is not None)
-    for i, (tokens, tags) in enumerate(sentences):
+    named = repeat(None) if documents is None else documents
+    for (tokens, tags), document in zip(sentences, named):
         doc = Doc(vocab, words=tokens, ents=tags)
-        if documents is not None:
-            name_document(doc, documents[i])
-        docs.add(doc)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    docs.to_disk(path)
+        if document is not None:
+            name_document(doc, document)
+        yield doc
 
 
 def convert(sources: dict[str, Source], output: Path, downloads: Path) -> None:
     """Write ``NAME.spacy`` to ``output`` for each source."""
-    for name, source in sources.items():
-        sentences = list(read_iob(read_source(source, downloads)))
-        write_sentences(output / f"{name}.spacy", sentences)
-        print(f"{output / name}.spacy: {number_of(len(sentences), 'sentence')}")
+    read = {name: read_iob(read_source(source, downloads)) for name, source in sources.items()}
+    parts = {name: sentence_docs(sentences) for name, sentences in read.items()}
+    write_parts(output, parts, "sentence")

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from spacy.tokens import Doc, DocBin, Span
+from spacy.tokens import Doc, Span
 
 from spacy_latent.corpora.conllu import read_conllu
+from spacy_latent.corpora.doc_files import write_docs
 from spacy_latent.corpora.english_web_treebank import SOURCES
 from spacy_latent.corpora.sources import read_source
 from spacy_latent.corpora.standard_streams import run
@@ -57,18 +58,11 @@ def noun_phrases(doc: Doc) -> Iterator[Span]:
 
 
 def write_phrases(path: Path, text: str) -> tuple[int, int]:
-    """Write the sentences of CoNLL-U ``text``, and count sentences and noun phrases.
-
-    The noun phrases are in ``doc.spans["sc"]``.
-    """
-    found, phrases = DocBin(store_user_data=True), 0
-    for doc in read_conllu(text):
+    """Write the sentences of CoNLL-U ``text``, and count sentences and noun phrases."""
+    docs = list(read_conllu(text))
+    for doc in docs:
         doc.spans[KEY] = list(noun_phrases(doc))
-        phrases += len(doc.spans[KEY])
-        found.add(doc)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    found.to_disk(path)
-    return len(found), phrases
+    return write_docs(path, docs), sum(len(doc.spans[KEY]) for doc in docs)
 
 
 def main(

@@ -11,17 +11,17 @@ in the training sentences of the classifier.
 
 from __future__ import annotations
 
-import html
 import random
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from spacy_latent.corpora import edited_reviews, product_aspects
-from spacy_latent.corpora.sentence_polarity import NEGATIVE, POSITIVE, write_examples
+from spacy_latent.corpora.doc_files import write_parts
+from spacy_latent.corpora.product_aspects import lines_of_side
+from spacy_latent.corpora.sentence_polarity import NEGATIVE, POSITIVE, polarity_docs
 from spacy_latent.corpora.sources import read_source
 from spacy_latent.corpora.standard_streams import run
-from spacy_latent.errors import LatentError, number_of
+from spacy_latent.errors import LatentError
 
 LABELS = {product_aspects.PROS: POSITIVE, product_aspects.CONS: NEGATIVE}
 SHORTEST = 3
@@ -29,18 +29,12 @@ OF_EACH_SIDE = 1000
 
 
 def read_products(texts: Mapping[str, str], seed: int, count: int) -> list[tuple[str, str]]:
-    """Return (text, label), ``count`` of each side, shuffled.
+    """Return (text, label), ``count`` of each side, shuffled, from the published file of each side.
 
     Texts have three words or more. Duplicates, and texts that occur on both sides, are left out.
-
-    Args:
-        texts: published file of each side.
     """
     sides = {
-        side: {
-            " ".join(html.unescape(line).lower().split())
-            for line in re.findall(rf"<{side}>(.*?)</{side}>", text, re.IGNORECASE)
-        }
+        side: {" ".join(line.lower().split()) for line in lines_of_side(text, side)}
         for side, text in texts.items()
     }
     both = set.intersection(*sides.values())
@@ -74,13 +68,14 @@ def main(output: Path, downloads: Path = Path("corpus/downloads"), seed: int = 0
     table = read_source(edited_reviews.SOURCES["dev"], downloads)
     corpora = {"products": read_products(sides, seed, OF_EACH_SIDE), "reviews": read_reviews(table)}
     tokenizer = spacy.blank("en").tokenizer
+    parts = {}
     for name, examples in corpora.items():
         split = [
             (" ".join(token.text for token in tokenizer(text) if not token.is_space), label)
             for text, label in examples
         ]
-        write_examples(output / f"{name}.spacy", split)
-        print(f"{output / name}.spacy: {number_of(len(split), 'text')}")
+        parts[name] = polarity_docs(split)
+    write_parts(output, parts, "text")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spacy_latent.corpora.doc_files import write_parts
 from spacy_latent.corpora.sources import published, read_source
 from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError
@@ -67,29 +68,30 @@ class Phrase:
     praise: bool
 
 
+def lines_of_side(text: str, side: str) -> list[str]:
+    """Return the texts of a published file that are tagged as one side."""
+    found = re.findall(rf"<{side}>(.*?)</{side}>", text, re.IGNORECASE)
+    return [html.unescape(line) for line in found]
+
+
 def read_phrases(texts: Mapping[str, str]) -> list[Phrase]:
-    """Return the phrases of two to six words, in alphabetical order.
+    """Return the phrases of two to six words of the published files, in alphabetical order.
 
     Phrases that occur on both sides, or are about several aspects, are left out.
-
-    Args:
-        texts: published file of each side.
     """
     sides: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for side, text in texts.items():
-        for line in re.findall(rf"<{side}>(.*?)</{side}>", text, re.IGNORECASE):
-            for part in _BETWEEN.split(html.unescape(line)):
+        for line in lines_of_side(text, side):
+            for part in _BETWEEN.split(line):
                 words = tuple(re.findall(r"[a-z0-9][a-z0-9'-]*", part.lower()))
                 if SHORTEST <= len(words) <= LONGEST:
                     sides[words].add(side)
-    return list(_unambiguous(sides))
-
-
-def _unambiguous(sides: Mapping[tuple[str, ...], set[str]]) -> Iterator[Phrase]:
+    found = []
     for words in sorted(sides):
         aspects = {_ASPECT_OF[word] for word in words if word in _ASPECT_OF}
         if len(sides[words]) == 1 and len(aspects) <= 1:
-            yield Phrase(words, next(iter(aspects), None), PROS in sides[words])
+            found.append(Phrase(words, next(iter(aspects), None), PROS in sides[words]))
+    return found
 
 
 def split_phrases(phrases: Sequence[Phrase], seed: int) -> dict[str, list[Phrase]]:
@@ -107,17 +109,12 @@ def split_phrases(phrases: Sequence[Phrase], seed: int) -> dict[str, list[Phrase
 def make_review(
     phrases: Mapping[tuple[str | None, bool], list[Phrase]], rng: random.Random
 ) -> list[Phrase]:
-    """Draw the phrases of one review, in their order.
-
-    Args:
-        phrases: phrases by aspect and side.
-    """
-    chosen = []
-    for aspect in ASPECTS:
-        for _ in range(rng.randint(*OF_ASPECT)):
-            chosen.append(rng.choice(phrases[aspect, rng.random() < 0.5]))
-    for _ in range(rng.randint(*OTHERS)):
-        chosen.append(rng.choice(phrases[None, rng.random() < 0.5]))
+    """Draw the phrases of one review, in their order, from phrases by aspect and side."""
+    chosen = [
+        rng.choice(phrases[aspect, rng.random() < 0.5])
+        for aspect in (*ASPECTS, None)
+        for _ in range(rng.randint(*(OTHERS if aspect is None else OF_ASPECT)))
+    ]
     rng.shuffle(chosen)
     return chosen
 
@@ -166,17 +163,14 @@ def make_docs(vocab: Vocab, phrases: Sequence[Phrase], count: int, seed: int) ->
 def main(output: Path, downloads: Path = Path("corpus/downloads"), seed: int = 0) -> None:
     """Write train.spacy, dev.spacy and test.spacy to OUTPUT."""
     import spacy
-    from spacy.tokens import DocBin
 
     vocab = spacy.blank("en").vocab
     phrases = read_phrases(
         {side: read_source(source, downloads) for side, source in SOURCES.items()}
     )
-    output.mkdir(parents=True, exist_ok=True)
-    for name, part in split_phrases(phrases, seed).items():
-        docs = list(make_docs(vocab, part, SIZES[name], seed))
-        DocBin(docs=docs).to_disk(output / f"{name}.spacy")
-        print(f"{output / name}.spacy: {len(docs)} reviews")
+    split = split_phrases(phrases, seed)
+    parts = {name: make_docs(vocab, part, SIZES[name], seed) for name, part in split.items()}
+    write_parts(output, parts, "review")
 
 
 if __name__ == "__main__":

@@ -14,12 +14,16 @@ may be repeated:
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from spacy_latent.corpora.doc_files import write_parts
 from spacy_latent.corpora.sources import check_share, published, read_source, seeded_share
 from spacy_latent.corpora.standard_streams import run
-from spacy_latent.errors import number_of
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc
 
 POSITIVE, NEGATIVE = "POSITIVE", "NEGATIVE"
 SOURCES = published("""
@@ -55,19 +59,17 @@ def keep_labels(
     return labelled, [(text, None) for i, (text, _) in enumerate(examples) if i not in kept]
 
 
-def write_examples(path: Path, examples: Sequence[tuple[str, str | None]]) -> None:
+def polarity_docs(examples: Iterable[tuple[str, str | None]]) -> Iterator[Doc]:
+    """Yield a doc of each (sentence, label), whose words are separated by spaces."""
     import spacy
-    from spacy.tokens import Doc, DocBin
+    from spacy.tokens import Doc
 
     vocab = spacy.blank("en").vocab
-    docs = DocBin()
     for sentence, label in examples:
         doc = Doc(vocab, words=sentence.split())
         if label is not None:
             doc.cats = {POSITIVE: float(label == POSITIVE), NEGATIVE: float(label == NEGATIVE)}
-        docs.add(doc)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    docs.to_disk(path)
+        yield doc
 
 
 def main(
@@ -84,13 +86,13 @@ def main(
     """
     check_share("labelled_share", labelled_share, repeats)
     texts = {label: read_source(source, downloads) for label, source in SOURCES.items()}
-    parts: dict[str, Sequence[tuple[str, str | None]]] = dict(split_lines(texts, seed))
+    split = split_lines(texts, seed)
+    parts: dict[str, Sequence[tuple[str, str | None]]] = dict(split)
     if labelled_share < 1:
-        labelled, others = keep_labels(split_lines(texts, seed)["train"], labelled_share, seed)
-        parts = {**parts, "labelled": labelled, "train": [*labelled * repeats, *others]}
-    for name, examples in parts.items():
-        write_examples(output / f"{name}.spacy", examples)
-        print(f"{output / name}.spacy: {number_of(len(examples), 'sentence')}")
+        labelled, others = keep_labels(split["train"], labelled_share, seed)
+        parts |= {"labelled": labelled, "train": [*labelled * repeats, *others]}
+    docs = {name: polarity_docs(examples) for name, examples in parts.items()}
+    write_parts(output, docs, "sentence")
 
 
 if __name__ == "__main__":

@@ -29,11 +29,7 @@ Pair = dict[str, object]
 
 
 def read_pairs(texts: dict[str, str]) -> list[Pair]:
-    """Return pairs of words with a label.
-
-    Args:
-        texts: file of each field, with a line for each pair.
-    """
+    """Return pairs of words with a label, from a file of each field with a line for each pair."""
     columns = {name: [line.strip() for line in text.split("\n")] for name, text in texts.items()}
     sizes = {name: len(lines) for name, lines in columns.items()}
     if len(set(sizes.values())) > 1:
@@ -49,10 +45,7 @@ def read_pairs(texts: dict[str, str]) -> list[Pair]:
 
 
 def split_pairs(pairs: list[Pair], seed: int) -> dict[str, list[Pair]]:
-    """Split the pairs into "train" and "dev", four fifths and one fifth of the premises.
-
-    Both are shuffled.
-    """
+    """Split the premises, four fifths and one fifth, into shuffled "train" and "dev"."""
     rng = random.Random(seed)
     premises = sorted({" ".join(pair["text_a"]) for pair in pairs})  # type: ignore[arg-type]
     rng.shuffle(premises)

@@ -47,18 +47,14 @@ def published(table: str) -> dict[str, Source]:
 def read_source(source: Source, downloads: Path) -> str:
     """Return the text of a source, from SPACY_LATENT_DATA if set, else from ``downloads``.
 
-    Raises:
-        LatentError: if the file is missing or is not the published one.
+    A file that is missing, or not the published one, is an error.
     """
     data = os.environ.get(DATA_VARIABLE)
-    if data:
-        path = Path(data) / source.folder / source.name
-        content = path.read_bytes() if path.is_file() else None
-    elif source.archive:
+    path = Path(data) / source.folder / source.name if data else downloads / source.name
+    if source.archive and not data:
         path = downloads / source.archive
         content = _member(path, source.name)
     else:
-        path = downloads / source.name
         content = path.read_bytes() if path.is_file() else None
     if content is None:
         raise LatentError(

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from spacy_latent.corpora.conllu import split_documents
-from spacy_latent.corpora.iob import Sentence, read_iob, write_sentences
+from spacy_latent.corpora.doc_files import write_parts
+from spacy_latent.corpora.iob import Sentence, read_iob, sentence_docs
 from spacy_latent.corpora.sources import DATA_VARIABLE, Source, published, read_source
 from spacy_latent.corpora.standard_streams import run
-from spacy_latent.errors import LatentError, number_of
+from spacy_latent.errors import LatentError
 
 FOLDER = "ner-uner-ewt"
 SOURCES = published("""
@@ -67,11 +69,11 @@ def main(output: Path, downloads: Path = Path("corpus/downloads/uner"), held_out
     }
     if held_out:
         parts["held_out"] = [document for i, document in enumerate(train) if i % SHARES >= kept]
+    docs = {}
     for name, documents in parts.items():
-        sentences = [sentence for document in documents for sentence in document]
         numbers = [i for i, document in enumerate(documents) for _ in document]
-        write_sentences(output / f"{name}.spacy", sentences, numbers)
-        print(f"{output / name}.spacy: {number_of(len(sentences), 'sentence')}")
+        docs[name] = sentence_docs(chain.from_iterable(documents), numbers)
+    write_parts(output, docs, "sentence")
 
 
 if __name__ == "__main__":

@@ -310,8 +310,7 @@ class AssessmentRun:
         """Predict the examples with another pipeline.
 
         Args:
-            components: names of the components whose structures are needed; all latent ones if
-                None.
+            components: components whose structures are needed; all latent ones if None.
         """
         if components is None:
             components = choose_components(nlp, None)
@@ -390,8 +389,7 @@ def _values(measure: Measure, counts: Sequence[np.ndarray]) -> list[float]:
 def _spread(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """Return two standard deviations of the difference of two trainings' scores.
 
-    If one side has one training only, its variance is assumed equal to the other side's. NaN if
-    both sides have one training.
+    A side with one training is taken to vary as the other does. NaN if both have one.
     """
     known = [float(np.var(each, ddof=1)) for each in (ours, theirs) if len(each) > 1]
     return 2 * math.sqrt(2 * float(np.mean(known))) if known else math.nan

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -22,24 +23,24 @@ from spacy_latent.pipeline.inspection import applied, refuse_lost
 Examples = Iterable[Example] | Callable[[], Iterable[Example]]
 # What the calibrated probabilities are of.
 ENTITIES, ARCS, SPANS = "entities", "arcs", "spans"
+# By the factory of components, the kind of their probabilities, and a function of their names.
+CALIBRATED: dict[str, tuple[str, Callable[[Language], list[str]]]] = {
+    "crf_ner": (ENTITIES, entity_components),
+    "tree_spancat": (SPANS, span_components),
+    "latent_parser": (ARCS, parse_components),
+}
 
 
 def kind_of(nlp: Language, component: str | None) -> str:
-    """Return what the probabilities of a component are of.
+    """Return what the probabilities of a component are of: ENTITIES, ARCS or SPANS.
+
+    It is ENTITIES if no component can be calibrated.
 
     Args:
-        component: name of the component; None for the only one that can be calibrated.
-
-    Returns:
-        ENTITIES, ARCS or SPANS. It is ENTITIES if no component can be calibrated.
-
-    Raises:
-        LatentError: if components of several kinds are there and none is named, or if the named
-            one cannot be calibrated and others can.
+        component: name of the component; None for the only one that can be calibrated. If there are
+            several kinds, one has to be named.
     """
-    kinds = dict.fromkeys(entity_components(nlp), ENTITIES)
-    kinds.update(dict.fromkeys(span_components(nlp), SPANS))
-    kinds.update(dict.fromkeys(parse_components(nlp), ARCS))
+    kinds = {name: kind for kind, names in CALIBRATED.values() for name in names(nlp)}
     if component is not None:
         if kinds and component not in kinds:
             listed = ", ".join(kinds)
@@ -56,18 +57,13 @@ def kind_of(nlp: Language, component: str | None) -> str:
     return next(iter(kinds.values()), ENTITIES)
 
 
-def choose_component(
-    nlp: Language, component: str | None, known: Sequence[str], expected: str
-) -> str:
-    """Return the name of the component to calibrate.
+def choose_component(nlp: Language, component: str | None, factory: str) -> str:
+    """Return the name of the component to calibrate, which may be None for the only one.
 
     Args:
-        known: names of the components that can be.
-        expected: name of their factory.
-
-    Raises:
-        LatentError: if the named component is none of them, or if several are and none is named.
+        factory: one of :data:`CALIBRATED`.
     """
+    known = CALIBRATED[factory][1](nlp)
     if component is None and len(known) == 1:
         return known[0]
     if component in known:
@@ -76,18 +72,14 @@ def choose_component(
         there = ", ".join(nlp.pipe_names) or "none"
         raise LatentError(
             "The pipeline has no component whose probabilities can be calibrated so. Its "
-            f"components are {there}; expected a {expected}."
+            f"components are {there}; expected a {factory}."
         )
     asked = "Several can be calibrated" if component is None else f"{component!r} is none of them"
     raise LatentError(f"{asked}: {', '.join(known)}. Name one of these (component, --component).")
 
 
 def given_examples(asked: str, given: Examples) -> list[Example]:
-    """Return the examples as a list, and refuse other objects and an empty list.
-
-    Args:
-        asked: name of the function that was given the examples.
-    """
+    """Return examples for the function ``asked``; refuse other objects and an empty list."""
     made: object = given() if callable(given) else given
     if not isinstance(made, Iterable):
         source = "given a function that returned" if callable(given) else "given"
@@ -115,11 +107,7 @@ def given_examples(asked: str, given: Examples) -> list[Example]:
 def examples_up_to(
     asked: str, nlp: Language, name: str, given: Examples, progress: Progress
 ) -> list[Example]:
-    """Return examples with tokens, processed by the components before one.
-
-    Args:
-        asked: name of the function that was given the examples.
-    """
+    """Return examples with tokens for ``asked``, processed by the components before one."""
     examples = given_examples(asked, given)
     docs = [example.predicted for example in examples]
     for before, pipe in nlp.pipeline:
@@ -130,3 +118,16 @@ def examples_up_to(
     refuse_lost(len(examples), len(docs), "doc", advice)
     made = [Example(doc, example.reference) for doc, example in zip(docs, examples)]
     return [example for example in made if len(example.predicted)]
+
+
+def prepared(
+    asked: str,
+    nlp: Language,
+    component: str | None,
+    factory: str,
+    given: Examples,
+    progress: Progress,
+) -> tuple[str, Any, list[Example]]:
+    """Return the name of the component to calibrate, the component, and its examples."""
+    name = choose_component(nlp, component, factory)
+    return name, nlp.get_pipe(name), examples_up_to(asked, nlp, name, given, progress)

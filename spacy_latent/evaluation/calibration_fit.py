@@ -231,14 +231,12 @@ def choose_confidence(
 
     The candidates are no change; a slope and a shift; and these with a shift for each label, if
     there are several. They are fitted to all folds but one, in turn. The loss is −log of the
-    probability of the true outcome.
+    probability of the true outcome. Return the choice, fitted to all entities, and the mean loss of
+    each candidate.
 
     Args:
         folds: fold of each text, ``(D,)``.
         mapped: True for a slope and a shift in any case, False for no change.
-
-    Returns:
-        The choice, fitted to all entities, and the mean loss of each candidate.
     """
     said, right = np.asarray(found.probabilities), np.asarray(found.correct, dtype=bool)
     if mapped is False or not len(said):
@@ -287,7 +285,6 @@ def left_out_confidences(
 
     Args:
         made: result of :func:`choose_confidence`, which says what is fitted.
-        folds: fold of each text, as there.
     """
     if made == ConfidenceMap():
         return np.asarray(found.probabilities, dtype="float64")

@@ -57,17 +57,11 @@ def control_config(
     words: Sequence[str] = (),
     components: Sequence[str] = (),
 ) -> tuple[Config, list[Change]]:
-    """Copy a training config, so that its latent layers compose with given trees.
+    """Copy a training config, with given trees in its latent layers, and list the changes.
 
     Args:
         trees, seed, words: see :class:`~spacy_latent.estimators.given_trees.GivenTrees`.
         components: names of the components to change; all with a latent layer if empty.
-
-    Returns:
-        The copy, and the list of its changes.
-
-    Raises:
-        LatentError: if there is nothing to change.
     """
     from spacy_latent.estimators.given_trees import GivenTrees
 
@@ -102,18 +96,15 @@ def control_config(
                     place = ("components", name, setting)
                     changes.append(_set(changed, place, whole[setting], off))
     if not any(change.name.endswith(".estimator") for change in changes):
-        raise LatentError(f"There is no control of this config: {_why_none(parsers)}.")
+        reason = "it has no latent layer whose estimator could be another"
+        if parsers:
+            reason = (
+                f"{parsers[0]} has {PARSER_MODEL}, which decides while it composes. Write the "
+                "control by hand: spacy-latent.LatentTok2Vec.v1 with ConstituencyTree, SpanScorer "
+                "and BinaryTreeLstm, and GivenTrees as the estimator"
+            )
+        raise LatentError(f"There is no control of this config: {reason}.")
     return changed, changes
-
-
-def _why_none(parsers: Sequence[str]) -> str:
-    if not parsers:
-        return "it has no latent layer whose estimator could be another"
-    return (
-        f"{parsers[0]} has {PARSER_MODEL}, which decides while it composes. Write the control by "
-        "hand: spacy-latent.LatentTok2Vec.v1 with ConstituencyTree, SpanScorer and BinaryTreeLstm, "
-        "and GivenTrees as the estimator"
-    )
 
 
 def _with_defaults(config: Config, name: str) -> dict[str, Any]:
@@ -196,10 +187,7 @@ def _flat(section: Mapping[str, Any], place: tuple[str, ...]) -> Iterator[tuple[
 
 
 def kind_of_trees(nlp: Language) -> str | None:
-    """Describe the trees that a control composes with.
-
-    Return None if the pipeline learns its trees or has no trees.
-    """
+    """Describe the trees that a control composes with; None for learned trees or no trees."""
     from spacy_latent.estimators.given_trees import GivenTrees
     from spacy_latent.models.inspection import latent_module
     from spacy_latent.pipeline.inspection import latent_components

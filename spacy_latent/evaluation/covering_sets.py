@@ -25,6 +25,7 @@ from spacy_latent.annotations.span_structure import LEAST_IN_SETS
 from spacy_latent.errors import LatentError, plural
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from spacy_latent.pipeline.learnt_parse_calibration import ParseCalibration
+from spacy_latent.pipeline.stored_component import changed
 
 BATCH = 16
 
@@ -63,11 +64,7 @@ class SetScores:
     sets: int
 
     def least(self, coverage: float) -> float:
-        """Return the least confidence of members of sets with this coverage.
-
-        Raises:
-            LatentError: if there are too few texts, or if even the largest sets cover less.
-        """
+        """Return the least confidence of members of sets with this coverage."""
         lacking = (
             f"more than {1 - coverage:.2g} of the {plural(self.noun)} of a text are less probable "
             f"than {LEAST_IN_SETS}, or are not possible, such as heads in another sentence"
@@ -90,11 +87,10 @@ def useful_threshold(
 ) -> float:
     """Return the threshold of :func:`conformal_threshold` with a margin for rounding.
 
-    Args:
-        lacking: why sets of useful size cover less, for an error.
+    It is an error if there are too few texts, or if the threshold is below LEAST_IN_SETS.
 
-    Raises:
-        LatentError: if there are too few texts, or if the threshold is below LEAST_IN_SETS.
+    Args:
+        lacking: why sets of useful size cover less, for this error.
     """
     found = conformal_threshold(scores, coverage, texts, noun)
     if found < LEAST_IN_SETS:
@@ -180,16 +176,8 @@ def _joined(
 def _largest_sets(
     pipe: Any, unchanged: ParseCalibration | EntityCalibration, **settings: Any
 ) -> Iterator[None]:
-    """Let a component store the largest sets, until the context ends.
-
-    Args:
-        unchanged: calibration that is taken if the component has none.
-        settings: further settings of the component.
-    """
-    before, calibration = dict(pipe.cfg), pipe.calibration or unchanged
-    pipe.cfg.update(annotate="probabilities", **settings)
-    pipe.calibration = replace(calibration, coverage=0.5, least=LEAST_IN_SETS)
-    try:
+    """Store the largest sets, by the own calibration, else by ``unchanged``."""
+    calibration = pipe.calibration or unchanged
+    with changed(pipe.cfg, annotate="probabilities", **settings):
+        pipe.calibration = replace(calibration, coverage=0.5, least=LEAST_IN_SETS)
         yield
-    finally:
-        pipe.cfg.update(before)

@@ -44,7 +44,9 @@ def describe(nlp: Language) -> dict[str, dict[str, Any]]:
                 "estimator": layer.estimator.shown,
                 "scorer": type(layer.scorer).__name__,
                 "composer": type(layer.composer).__name__,
-                "tractable": sorted(layer.structure.tractable | _map(layer.structure)),
+                "tractable": sorted(
+                    {*layer.structure.tractable, *["map"] * layer.structure.has_map}
+                ),
                 "needed": sorted(layer.estimator.needed()),
                 "hard in training": layer.estimator.hard,
                 "hard at prediction": layer.estimator.hard_at_prediction,

@@ -25,7 +25,12 @@ from spacy_latent.analysis.span_calibration import SPAN
 from spacy_latent.analysis.thresholds import ThresholdResult
 from spacy_latent.annotations.span_structure import LEAST_IN_SETS
 from spacy_latent.errors import LatentError, PartlyAnnotated, number_of
-from spacy_latent.evaluation.calibration_examples import Examples, choose_component, examples_up_to
+from spacy_latent.evaluation.calibration_examples import (
+    Examples,
+    choose_component,
+    examples_up_to,
+    prepared,
+)
 from spacy_latent.evaluation.calibration_fit import (
     Gain,
     choose_confidence,
@@ -37,7 +42,6 @@ from spacy_latent.evaluation.calibration_fit import (
 from spacy_latent.evaluation.covering_sets import Coverage, useful_threshold
 from spacy_latent.evaluation.entity_predictions import fit_of_scores, judge, least_of_texts
 from spacy_latent.evaluation.precise_threshold import checked_coverage, precise_threshold
-from spacy_latent.pipeline.calibrated_components import entity_components, span_components
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from spacy_latent.structures.derivatives import recording
 
@@ -115,7 +119,7 @@ def calibrate(
         coverage: share of the texts with entities whose set is to hold all of them; None for no
             sets.
     """
-    name = choose_component(nlp, component, entity_components(nlp), "crf_ner")
+    name = choose_component(nlp, component, "crf_ner")
     coverage = checked_coverage(coverage)
     pipe: Any = nlp.get_pipe(name)
     if not pipe.labels:
@@ -151,9 +155,7 @@ def _tell_what_is_left_out(name: str, found: JudgedEntities) -> None:
 def _unknown_labels(name: str, pipe: Any, examples: Sequence[Example]) -> tuple[str, ...]:
     """Return the labels of the references that the component does not have.
 
-    Raises:
-        LatentError: if every text with entities has such a label. Then all predictions would count
-            as wrong.
+    It is an error if every text with entities has one: all predictions would count as wrong.
     """
     labels = [{span.label_ for span in example.reference.ents} for example in examples]
     unknown = sorted(set().union(*labels).difference(pipe.labels))
@@ -201,16 +203,14 @@ def _fit(
         )
     found = counts
     if gain.is_sure or confidence:
-        found = replace(
-            _of_point(pipe, point, counts), slope=sure.slope, shift=sure.shift, shifts=sure.shifts
-        )
+        found = replace(_of_point(pipe, point, counts), **vars(sure))
     kept = found != counts
     sizes: list[int] = []
     if coverage is not None:
         pipe.calibration = found
         least = _least(pipe, made, found, coverage, progress)
         found = replace(found, coverage=coverage, least=least)
-    pipe.calibration = found if found != counts else None
+    pipe.calibration = found if kept else None
     after = documents.group(judge(pipe, made, progress, sizes))
     return Calibrated(
         found,
@@ -282,9 +282,7 @@ def measure(
 
     The arguments are the same as in :func:`calibrate`.
     """
-    name = choose_component(nlp, component, entity_components(nlp), "crf_ner")
-    pipe: Any = nlp.get_pipe(name)
-    made = examples_up_to("measure", nlp, name, examples, progress)
+    name, pipe, made = prepared("measure", nlp, component, "crf_ner", examples, progress)
     sizes: list[int] = []
     judged, covered = judge(pipe, made, progress, sizes), None
     _tell_what_is_left_out(name, judged)
@@ -334,8 +332,8 @@ def set_precision(
             f"set_precision: it was given a {type(found).__name__}; expected what calibrate(nlp, "
             "examples) gives."
         )
-    known = span_components(nlp) if found.after.noun == SPAN else entity_components(nlp)
-    name = choose_component(nlp, component, known, "crf_ner or tree_spancat")
+    factory = "tree_spancat" if found.after.noun == SPAN else "crf_ner"
+    name = choose_component(nlp, component, factory)
     pipe: Any = nlp.get_pipe(name)
     least = precise_threshold(found.after, precision, confidence=confidence, few=few)
     pipe.configure("min_confidence", least.threshold)

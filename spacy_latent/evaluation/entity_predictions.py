@@ -16,6 +16,7 @@ from spacy_latent.annotations import write
 from spacy_latent.evaluation.score_fit import ScoredDocs, ScoreFit, feasible
 from spacy_latent.models.tag_losses import LOSSES
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration
+from spacy_latent.pipeline.stored_component import changed
 
 # Number of docs per batch.
 BATCH = 256
@@ -30,10 +31,7 @@ def _batches(
 def fit_of_scores(
     pipe: Any, examples: Sequence[Example], folds: np.ndarray, progress: Progress
 ) -> tuple[ScoreFit, int]:
-    """Return a fit to the scores of examples as trained.
-
-    It comes with the number of docs with whose annotation no sequence of tags agrees.
-    """
+    """Return a fit to the scores as trained, and the number of docs without a sequence."""
     groups, done = [], 0
     for batch in _batches(examples, progress, "Scores"):
         # The weights do not change, so entities with unknown labels cannot be found. They count as
@@ -57,14 +55,8 @@ def fit_of_scores(
 def judge(
     pipe: Any, examples: Sequence[Example], progress: Progress, sizes: list[int] | None = None
 ) -> JudgedEntities:
-    """Compare the predictions of the component with the references.
-
-    Args:
-        sizes: list to which the sizes of the sets are appended.
-    """
-    before = dict(pipe.cfg)
-    pipe.cfg.update(annotate="probabilities", alternatives=0, min_confidence=0.0)
-    try:
+    """Compare predictions with the references, and append the sizes of the sets to ``sizes``."""
+    with changed(pipe.cfg, annotate="probabilities", alternatives=0, min_confidence=0.0):
         for batch in _batches(examples, progress, "Entities"):
             docs = [example.predicted for example in batch]
             for doc, found in zip(docs, pipe.predict(docs)):
@@ -72,8 +64,6 @@ def judge(
                 write(doc, pipe.name, [found])
                 if sizes is not None and found.possible is not None:
                     sizes.append(len(found.possible))
-    finally:
-        pipe.cfg.update(before)
     judged = judged_entities(examples, pipe.name)
     assert judged is not None
     return judged

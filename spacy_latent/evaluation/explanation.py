@@ -202,10 +202,8 @@ def _choose_words(
     """Choose the words that suffice, and as many by leave-one-out and by chance.
 
     Args:
-        scores: probability of the prediction by words.
         weights, falls: weight of each word in the mask, and fall of the probability without it
             alone, ``(n,)``.
-        margin: allowed drop of the probability.
 
     Returns:
         The chosen words, ``(n,)`` bool, and sets of words for each way to choose them.
@@ -267,8 +265,7 @@ def _vector_scores(
 ) -> Scores | None:
     """Return the scores of masks with words hidden from the model.
 
-    Return None if the model reads no word alone, or if its output still depends on the words when
-    all of them are hidden.
+    Return None if the model reads no word alone, or if its output depends on hidden words.
     """
     listeners = _upstream(nlp, name)
     readers = find_word_readers(pipe.model, listeners, before, lambda docs: pipe.predict(docs))
@@ -300,8 +297,8 @@ def _hidden_scores(readers: WordReaders, doc: Doc, target: Category | Entity) ->
 def _other_words(doc: Doc) -> Doc:
     """Return a doc with as many tokens, all of one word that the text does not have.
 
-    If the vocabulary has no other word, use the text's own words in reverse order. No string is
-    added to the vocabulary.
+    If the vocabulary has no other word, reverse the text's own words. No string is added to the
+    vocabulary.
     """
     own = [token.text for token in doc]
     there = set(own)
@@ -312,10 +309,7 @@ def _other_words(doc: Doc) -> Doc:
 
 
 def _upstream(nlp: Language, component: str) -> dict[Model, Model]:
-    """Return the listeners of the component, and of the components that it listens to.
-
-    Each listener is mapped to the model that gives each token a vector.
-    """
+    """Map the listeners of the component, and of those before it, to the models they hear."""
     found: dict[Model, Model] = {}
     for name, pipe in nlp.pipeline:
         source: Any = getattr(pipe, "model", None)

@@ -129,8 +129,7 @@ def _judged_trees(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Judge the trees of a doc, and yield the probabilities of those that annotation judges.
 
-    Yields:
-        Probabilities of the tree, and products of the probabilities of its labels, ``(T,)`` each.
+    These are of the tree, and the products of its labels, ``(T,)`` each.
     """
     numbers = gold_sentences(example)
     right = zip(arcs.right.tolist(), arcs.labelled_right.tolist())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -87,21 +87,14 @@ def _of_names(nlp: Language) -> Iterable[Diagnostic]:
     """
     config = nlp.config.interpolate()
     training, names = config.get("training") or {}, nlp.component_names
-    settings: list[tuple[Level, str, Iterable[str]]] = [
-        ("error", "[training] frozen_components", training.get("frozen_components") or ()),
-        (
-            "warning",
-            "[training] annotating_components",
-            training.get("annotating_components") or (),
-        ),
-        (
-            "warning",
-            "[initialize.components]",
-            (config.get("initialize") or {}).get("components") or (),
-        ),
+    initialized = (config.get("initialize") or {}).get("components")
+    settings: list[tuple[Level, str, Iterable[str] | None]] = [
+        ("error", "[training] frozen_components", training.get("frozen_components")),
+        ("warning", "[training] annotating_components", training.get("annotating_components")),
+        ("warning", "[initialize.components]", initialized),
     ]
     for level, setting, given in settings:
-        for name in given:
+        for name in given or ():
             if name not in names:
                 near = get_close_matches(name, names, n=1)
                 hint = f" Did you mean {near[0]}?" if near else ""
@@ -114,11 +107,7 @@ def _of_names(nlp: Language) -> Iterable[Diagnostic]:
 
 
 def frozen_without_weights(nlp: Language) -> list[str]:
-    """Return the names of frozen components without weights.
-
-    Training does not initialize frozen components, so they cannot run. Call this once the others
-    are initialized.
-    """
+    """Return the frozen components without weights, once the others are initialized."""
     frozen = training_settings(nlp).get("frozen_components") or ()
     pipes = {name: pipe for name, pipe in nlp.pipeline if name in frozen}
     return [name for name, pipe in pipes.items() if _is_without_weights(pipe)]
@@ -216,7 +205,7 @@ def settings_of(pipe: Any, node: Model) -> LayerSettings:
     )
 
 
-def about_sentences(nlp: Language, examples: Sequence[Example] = ()) -> list[Diagnostic]:
+def about_sentences(nlp: Language, examples: Sequence[Example] = ()) -> Iterator[Diagnostic]:
     """Check that sentence boundaries are set for structures of sentences, in training as well.
 
     The pipeline need not be initialized.
@@ -225,29 +214,26 @@ def about_sentences(nlp: Language, examples: Sequence[Example] = ()) -> list[Dia
         examples: training examples. A reader such as ``spacy-latent.ParsedOnce.v1`` may have set
             their sentences already.
     """
+    from spacy_latent.models.span_getters import DocSpans, SentenceSpans
+
     given = [example.predicted for example in examples if len(example.predicted) > 1]
     if given and all(doc.has_annotation("SENT_START") for doc in given):
-        return []
+        return
     annotating = set(training_settings(nlp).get("annotating_components") or ())
-    return [
-        diagnostic
-        for component, latent in latent_components(nlp).items()
-        for diagnostic in _of_sentences(nlp, component, list(latent.layers.values()), annotating)
-    ]
+    for component, latent in latent_components(nlp).items():
+        getters = [node.attrs["span_getter"] for node in latent.layers.values()]
+        lengths = [
+            getter.max_length
+            for getter in getters
+            if isinstance(getter, SentenceSpans) and not isinstance(getter, DocSpans)
+        ]
+        if lengths:
+            yield from _of_sentences(nlp, component, max(lengths), annotating)
 
 
 def _of_sentences(
-    nlp: Language, component: str, nodes: Sequence[Model], annotating: set[str]
-) -> Iterable[Diagnostic]:
-    from spacy_latent.models.span_getters import DocSpans, SentenceSpans
-
-    lengths = [
-        getter.max_length
-        for getter in (node.attrs["span_getter"] for node in nodes)
-        if isinstance(getter, SentenceSpans) and not isinstance(getter, DocSpans)
-    ]
-    if not lengths:
-        return
+    nlp: Language, component: str, longest: int, annotating: set[str]
+) -> Iterator[Diagnostic]:
     before = nlp.pipe_names[: nlp.pipe_names.index(component)]
     setters = [
         name for name in before if set(nlp.get_pipe_meta(name).assigns) & set(SETS_SENTENCES)
@@ -257,7 +243,7 @@ def _of_sentences(
         yield note(
             "no-sentences",
             f"No component before {component} sets sentences: one structure spans a whole text, "
-            f"up to {number_of(max(lengths), 'token')} of it. For one of each sentence put a "
+            f"up to {number_of(longest, 'token')} of it. For one of each sentence put a "
             "sentencizer before it, and its name into training.annotating_components.",
         )
     elif late:
@@ -270,10 +256,7 @@ def _of_sentences(
 
 
 def about_score_ranges(nlp: Language) -> list[Diagnostic]:
-    """Return diagnostics about numbers that would be scored as labels.
-
-    The pipeline need not be initialized.
-    """
+    """Return diagnostics about numbers that would be scored as labels, also before initialize()."""
     weights = training_settings(nlp).get("score_weights") or {}
     classifiers = [pipe for _, pipe in nlp.pipeline if isinstance(pipe, TextCategorizer)]
     of_numbers = [pipe for pipe in classifiers if pipe.cfg.get("score_range") is not None]

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from spacy.language import Language
@@ -33,7 +32,7 @@ from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.thresholds import ThresholdResult
 from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError
-from spacy_latent.evaluation.calibration_examples import Examples, choose_component, examples_up_to
+from spacy_latent.evaluation.calibration_examples import Examples, prepared
 from spacy_latent.evaluation.calibration_fit import (
     UNCHANGED,
     Gain,
@@ -49,9 +48,9 @@ from spacy_latent.evaluation.calibration_fit import (
 from spacy_latent.evaluation.covering_sets import Coverage, arc_scores
 from spacy_latent.evaluation.judged_parses import BATCH, JudgedParses, judge_parses
 from spacy_latent.evaluation.precise_threshold import checked_coverage, precise_threshold
-from spacy_latent.pipeline.calibrated_components import parse_components
 from spacy_latent.pipeline.learnt_calibration import confidence_of
 from spacy_latent.pipeline.learnt_parse_calibration import LEAST_TREE, ParseCalibration
+from spacy_latent.pipeline.stored_component import changed
 from spacy_latent.structures.derivatives import recording
 
 
@@ -143,14 +142,10 @@ def calibrate(
     """Fit temperatures and maps of a parser and store them in it, each if it gains.
 
     Each is kept if predictions left out of its fit, in five folds of texts, gain by more than the
-    standard error of that gain.
+    standard error of that gain. Words without a known head do not count.
 
     Args:
-        examples: examples with heads on which the parser was not trained, or a function that
-            returns them. Predicted docs are not processed yet. Words without a known head do not
-            count. References that are pieces of documents name them in
-            ``doc.user_data["document"]``; then a promised precision counts documents as
-            independent, not docs.
+        examples: as in :func:`spacy_latent.evaluation.entity_calibration.calibrate`, with heads.
         component: name of a ``latent_parser``; may be left out if the pipeline has one.
         confidence: whether to fit a slope and a shift of arcs; None to fit them if held-out arcs
             support it. With True this fit is kept in any case.
@@ -161,16 +156,11 @@ def calibrate(
         LatentError: if no text has heads, or if no sets of useful size have this coverage.
     """
     coverage = checked_coverage(coverage)
-    name = choose_component(nlp, component, parse_components(nlp), "latent_parser")
-    pipe: Any = nlp.get_pipe(name)
-    made = examples_up_to("calibrate", nlp, name, examples, progress)
+    name, pipe, made = prepared("calibrate", nlp, component, "latent_parser", examples, progress)
     documents = independent_texts(example.reference for example in made)
     before = pipe.calibration
-    pipe.calibration = None
-    try:
+    with changed(pipe.cfg, calibration=None):
         table = judge_parses(pipe, made, progress) if made else None
-    finally:
-        pipe.calibration = before
     if table is None or not len(table.arcs.right):
         raise LatentError(
             f"No text has annotated heads, so {name!r} cannot be calibrated. Give text with "
@@ -199,11 +189,9 @@ def measure_sets(
 
     The arguments are the same as in :func:`calibrate`.
     """
-    name = choose_component(nlp, component, parse_components(nlp), "latent_parser")
-    pipe: Any = nlp.get_pipe(name)
+    _, pipe, made = prepared("measure", nlp, component, "latent_parser", examples, progress)
     if pipe.calibration is None or pipe.calibration.least is None:
         return None
-    made = examples_up_to("measure", nlp, name, examples, progress)
     documents = independent_texts(example.reference for example in made)
     return arc_scores(pipe, made, documents, progress).covered(pipe.calibration.least)
 
@@ -218,18 +206,12 @@ def measure(
     Returns:
         Arcs, labelled arcs, trees and labelled trees, by these nouns.
     """
-    name = choose_component(nlp, component, parse_components(nlp), "latent_parser")
-    pipe: Any = nlp.get_pipe(name)
-    made = examples_up_to("measure", nlp, name, examples, progress)
-    before = dict(pipe.cfg)
-    pipe.cfg.update(annotate="probabilities", alternatives=0)
-    try:
+    name, pipe, made = prepared("measure", nlp, component, "latent_parser", examples, progress)
+    with changed(pipe.cfg, annotate="probabilities", alternatives=0):
         for batch in minibatch(progress(made, "Arcs", len(made)), BATCH):
             docs = [example.predicted for example in batch]
             for doc, parse in zip(docs, pipe.predict(docs)):
                 write(doc, name, parse.spans)
-    finally:
-        pipe.cfg.update(before)
     return judged_arcs(made, name)
 
 
@@ -252,11 +234,9 @@ def precise_arcs(
     """
     made: dict[str, ThresholdResult] = {}
     refused: list[LatentError] = []
-    for fit in found.fits:
+    for judged in (fit.after for fit in found.fits):
         try:
-            made[fit.after.noun] = precise_threshold(
-                fit.after, precision, confidence=confidence, few=few
-            )
+            made[judged.noun] = precise_threshold(judged, precision, confidence=confidence, few=few)
         except LatentError as error:
             refused.append(error)
     if not made:
@@ -278,13 +258,8 @@ def _fit(
     plain = own.said[:, UNCHANGED]
     fold = folds[own.texts]
     confidences = _fit_confidences(table, arcs, folds, documents, confidence)
-    trees = FittedTemperature(
-        arcs.gain,
-        confidences.before,
-        confidences.after,
-        confidences.crossed,
-        math.exp(arcs.kept),
-    )
+    own_results = confidences.before, confidences.after, confidences.crossed
+    trees = FittedTemperature(arcs.gain, *own_results, math.exp(arcs.kept))
     after, crossed = map(np.asarray, (trees.after.probabilities, trees.crossed.probabilities))
     before_labels = plain * own.of_labels[:, UNCHANGED]
     after_labels = after * at_temperature(own.of_labels, labels.kept)
@@ -334,12 +309,7 @@ def _fit_confidences(
     documents: IndependentTexts,
     confidence: bool | None,
 ) -> FittedMap:
-    """Fit the map of arcs at the temperature.
-
-    Args:
-        folds: fold of each doc, ``(D,)``.
-        confidence: as in :func:`calibrate`.
-    """
+    """Fit the map of arcs at the temperature, with the fold of each doc, ``(D,)``."""
     own = table.arcs
     fold = folds[own.texts]
     warm = table.judged(ARC, at_temperature(own.said, fit.kept), own.right)
@@ -368,8 +338,8 @@ def _fit_map(
     """Fit the map of whole trees.
 
     Args:
-        warm: their probabilities at the temperature, ``(S,)``.
-        left_out: their probabilities at temperatures fitted to the other folds, ``(S,)``.
+        warm, left_out: their probabilities at the temperature, and at those of the other folds,
+            ``(S,)``.
         folds: fold of each doc, ``(D,)``.
     """
     apart = replace(before, probabilities=left_out.tolist())

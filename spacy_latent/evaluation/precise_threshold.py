@@ -30,10 +30,9 @@ from spacy_latent.errors import LatentError, number_of, plural
 
 
 def check_precision(name: str, precision: object, point_estimate: bool) -> None:
-    """Raise LatentError unless a precision is above 0 and below 1.
+    """Raise LatentError unless the precision under ``name`` is above 0 and below 1.
 
     Args:
-        name: name of the option or argument, for the message.
         point_estimate: whether the precision is of the calibration texts alone. Then it may be 1.
     """
     if is_number(precision):
@@ -48,11 +47,7 @@ def check_precision(name: str, precision: object, point_estimate: bool) -> None:
 
 
 def checked_coverage(coverage: object) -> float | None:
-    """Return a coverage of sets as a float, since those of numpy cannot be stored; None for None.
-
-    Raises:
-        LatentError: unless it is None, or a number between 0 and 1.
-    """
+    """Return a coverage as a float, since numpy's cannot be stored; None for None."""
     if coverage is None:
         return None
     if is_number(coverage) and 0 < float(coverage) < 1:  # type: ignore[arg-type]

@@ -119,10 +119,7 @@ class ScoreFit:
         return point.detach()
 
     def cross_fit(self, start: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Fit the point on all folds but one, in turn.
-
-        Args:
-            start: point at which the search begins, with or without biases.
+        """Fit the point on all folds but one, in turn, with a search that begins at ``start``.
 
         Returns:
             The point of each fold, and the loss of each doc at the point fitted on the other folds,
@@ -173,8 +170,7 @@ def feasible(
 ) -> tuple[Tensor, Tensor]:
     """Return the tags that annotation allows, and which docs count.
 
-    If no sequence agrees with the annotation of a doc, all tags are allowed and the doc does not
-    count.
+    If no sequence agrees with a doc's annotation, all tags are allowed and the doc does not count.
     """
     counts = torch.ones(len(lengths), dtype=torch.float64)
     agreeing = scores.masked_fill(~allowed, -torch.inf)

@@ -25,7 +25,7 @@ from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.span_calibration import SET_OF_SPANS, SPAN, SpanJudge, gold_labels
 from spacy_latent.errors import LatentError
-from spacy_latent.evaluation.calibration_examples import Examples, choose_component, examples_up_to
+from spacy_latent.evaluation.calibration_examples import Examples, prepared
 from spacy_latent.evaluation.calibration_fit import (
     TEMPERATURES,
     UNCHANGED,
@@ -40,8 +40,8 @@ from spacy_latent.evaluation.calibration_fit import (
 from spacy_latent.evaluation.covering_sets import span_scores
 from spacy_latent.evaluation.entity_calibration import Calibrated, Measured
 from spacy_latent.evaluation.precise_threshold import checked_coverage
-from spacy_latent.pipeline.calibrated_components import span_components
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration
+from spacy_latent.pipeline.stored_component import changed
 from spacy_latent.structures.derivatives import recording
 
 BATCH = 128
@@ -60,14 +60,11 @@ def calibrate(
     """Fit the calibration of a ``tree_spancat`` and store it in the component if it gains.
 
     It gains if spans of texts left out of the fit, in five folds, gain by more than the standard
-    error of that gain. Otherwise the component is as it was trained.
+    error of that gain. Otherwise the component is as it was trained. A text without the group
+    ``spans_key`` does not count.
 
     Args:
-        examples: examples with spans on which the component was not trained, or a function that
-            returns them. Predicted docs are not processed yet. A text without the group
-            ``spans_key`` does not count. References that are pieces of documents name them in
-            ``doc.user_data["document"]``; then a promised precision counts documents as
-            independent, not docs.
+        examples: as in :func:`spacy_latent.evaluation.entity_calibration.calibrate`, with spans.
         component: name of a ``tree_spancat``; may be left out if the pipeline has one.
         confidence: whether to fit a slope and a shift; None to fit them if held-out spans support
             it. With True the fit is kept in any case.
@@ -75,13 +72,11 @@ def calibrate(
             texts with spans; None for no sets.
 
     Raises:
-        LatentError: if no text has annotated spans of the component's labels, or if no sets of
-            useful size have this coverage.
+        LatentError: if no text has spans of the component's labels, or if no sets of useful size
+            have this coverage.
     """
     coverage = checked_coverage(coverage)
-    name = choose_component(nlp, component, span_components(nlp), "tree_spancat")
-    pipe: Any = nlp.get_pipe(name)
-    made = examples_up_to("calibrate", nlp, name, examples, progress)
+    name, pipe, made = prepared("calibrate", nlp, component, "tree_spancat", examples, progress)
     named = {label for one in made for label in gold_labels(one, pipe.key)}
     if not named & set(pipe.labels):
         raise LatentError(
@@ -113,9 +108,7 @@ def measure(
 
     The arguments are the same as in :func:`calibrate`.
     """
-    name = choose_component(nlp, component, span_components(nlp), "tree_spancat")
-    pipe: Any = nlp.get_pipe(name)
-    made = examples_up_to("measure", nlp, name, examples, progress)
+    _, pipe, made = prepared("measure", nlp, component, "tree_spancat", examples, progress)
     spans, _ = _judge(pipe, made, progress)
     sets = None
     if pipe.calibration is not None and pipe.calibration.least is not None:
@@ -143,13 +136,7 @@ def _fit(
     counts = EntityCalibration(docs=len(made), entities=spans.gold)
     found = counts
     if gain.is_sure or confidence:
-        found = replace(
-            counts,
-            temperature=math.exp(fit.best),
-            slope=sure.slope,
-            shift=sure.shift,
-            shifts=sure.shifts,
-        )
+        found = replace(counts, temperature=math.exp(fit.best), **vars(sure))
     kept = found != counts
     pipe.calibration = found if kept else None
     # Once if both are 1.
@@ -175,15 +162,13 @@ def _judge(
 ) -> tuple[JudgedEntities, list[JudgedEntities]]:
     """Compare the predictions of the component with the references.
 
-    Returns:
-        The spans. For each temperature, whether the spans of each doc are exactly those of its
-        reference, without docs whose spans the annotation does not judge. The probability of such a
-        set sums over all trees that have these labelled spans and no others.
+    Return the spans. For each temperature, also return whether the spans of each judged doc are
+    exactly those of its reference. The probability of such a set sums over all trees that have
+    these labelled spans and no others.
     """
-    judge, labels, least = SpanJudge(pipe.key), pipe.labels, pipe.cfg["min_confidence"]
+    judge, labels = SpanJudge(pipe.key), pipe.labels
     sets = [JudgedEntities(noun=SET_OF_SPANS) for _ in temperatures]
-    pipe.cfg["min_confidence"] = 0.0
-    try:
+    with changed(pipe.cfg, min_confidence=0.0):
         for batch in minibatch(progress(examples, "Spans", len(examples)), BATCH):
             docs = [example.predicted for example in batch]
             predicted = [
@@ -202,8 +187,6 @@ def _judge(
                         continue
                     found.add(p, right, number, length=len(doc))
                     found.gold += 1
-    finally:
-        pipe.cfg["min_confidence"] = least
     return judge.found, sets
 
 
@@ -277,12 +260,8 @@ def _predicted(pipe: Any, docs: list[Doc]) -> list[tuple[list[tuple[int, int, st
     made = []
     for own, parts in zip(places, rows):
         # As predictions are listed, so that both say the same of the same span.
-        order = sorted(range(len(own)), key=lambda i: _listed(own[i], labels))
+        keys = [(start, -end, labels.index(label)) for start, end, label in own]
+        order = sorted(range(len(own)), key=keys.__getitem__)
         said = np.concatenate(parts)
         made.append(([own[i] for i in order], said[order]))
     return made
-
-
-def _listed(place: tuple[int, int, str], labels: Sequence[str]) -> tuple[int, int, int]:
-    start, end, label = place
-    return start, -end, labels.index(label)

@@ -88,11 +88,9 @@ def assess_listops(
 
     For each corpus the figures are under "corpora", its name, "by_depth", and "all" or the number
     of levels of lists. They are also under "by_operator" and a group of :func:`groups_by_operator`.
-    In each group there are:
-
-    - "expressions": number of expressions. - "models" and "controls": by name, the available
-    measures of :data:`MEASURES` as [share, low, high]. The last two are the ends of the 95 %
-    interval by the bootstrap over expressions. NaN if nothing counts.
+    A group has the number of its "expressions". Under "models" and "controls" it has, by name, the
+    available measures of :data:`MEASURES` as [share, low, high]. The last two are the ends of the
+    95 % interval by the bootstrap over expressions. NaN if nothing counts.
 
     A model also has "accuracy_as_predicted", its accuracy with a mixture of trees, if it composes
     with one. "accuracy_with" is the accuracy with other trees in place of the model's own, by their
@@ -103,8 +101,6 @@ def assess_listops(
     :func:`edge_precision`, which the literature on latent arborescences reports.
 
     Args:
-        models: pipelines by name.
-        corpora: paths by name.
         component: name of the component with the trees, if the first pipeline has several. It is
             also used in other pipelines that have a component of this name. A pipeline without a
             latent component only has figures of values.

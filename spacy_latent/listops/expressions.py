@@ -17,7 +17,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy.language import Language
+    from spacy.tokens import Doc
     from spacy.training import Example
 
 CLOSE = "]"
@@ -129,7 +130,7 @@ def generate(
     min_depth: int = 0,
     without: Container[str] = (),
 ) -> list[list[list[str]]]:
-    """Generate splits of the given sizes, in which no expression occurs twice.
+    """Generate splits of the given sizes, lists of tokens of which no two are the same.
 
     Args:
         max_depth: as published. The root has depth 1 and all nodes at this depth are digits, so
@@ -138,9 +139,6 @@ def generate(
         min_depth: least number of levels of lists, as in :func:`depth`.
         without: expressions to leave out, with their tokens joined by spaces.
         progress: function that is called with 1 for each expression.
-
-    Returns:
-        For each split a list of expressions, each a list of tokens.
     """
     unknown = [name for name in operators if name not in OPERATORS]
     if unknown or not operators:
@@ -300,31 +298,39 @@ def existing(path: Path | None) -> Path:
     return Path(path)
 
 
+def gold_tree(tokens: Sequence[str]) -> dict[str, Any]:
+    """Return the gold tree as arguments of Doc."""
+    heads = gold_heads(tokens)
+    return {
+        "heads": heads,
+        "deps": ["ROOT" if head == i else "arg" for i, head in enumerate(heads)],
+    }
+
+
+def gold_doc(nlp: Language, label: str, tokens: list[str], heads: bool = True) -> Doc:
+    """Make the reference of an expression, with its value, and its gold tree if ``heads``."""
+    from spacy.tokens import Doc
+
+    doc = Doc(nlp.vocab, words=tokens, **(gold_tree(tokens) if heads else {}))
+    doc.cats = {category: float(category == label) for category in CATEGORIES}
+    return doc
+
+
 def make_example(
     nlp: Language, label: str, tokens: list[str], heads: bool, brackets: str
 ) -> Example:
-    """Make the example of an expression.
-
-    Args:
-        heads, brackets: see :func:`spacy_latent.listops.curriculum.read_listops_v1`.
-    """
+    """Make the example of an expression; for the arguments see ``curriculum.read_listops_v1``."""
     from spacy.tokens import Doc
     from spacy.training import Example
 
     from spacy_latent import annotations
 
     # Example.from_dict takes ten times as long.
-    if heads:
-        tree = gold_heads(tokens)
-        labels = ["ROOT" if head == i else "arg" for i, head in enumerate(tree)]
-        reference = Doc(nlp.vocab, words=tokens, heads=tree, deps=labels)
-    else:
-        reference = Doc(nlp.vocab, words=tokens)
+    reference = gold_doc(nlp, label, tokens, heads)
     if brackets:
         last = len(tokens) - 1
         spans = [(start, end - 1) for start, end in gold_brackets(tokens)]
         decoded = np.array(sorted(spans + [(i, i) for i in range(last + 1)]))
         gold = annotations.SpanStructure(0, last + 1, "gold", "spans", decoded)
         annotations.write(reference, brackets, [gold])
-    reference.cats = {category: float(category == label) for category in CATEGORIES}
     return Example(Doc(nlp.vocab, words=tokens), reference)

@@ -14,11 +14,7 @@ SUM = "SM"
 
 
 def groups_by_depth(expressions: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
-    """Group expressions by the depth of their nested lists.
-
-    Returns:
-        For each depth, ascending, a bool mask ``(number of expressions,)``.
-    """
+    """Return a bool mask of the expressions of each depth of nested lists, in ascending order."""
     levels = np.array([depth(tokens) for tokens in expressions], dtype=int)
     return {str(level): levels == level for level in np.unique(levels)}
 

@@ -32,6 +32,7 @@ from spacy_latent.analysis.task import best_category
 from spacy_latent.analysis.trees import Control, flat, random_earlier, random_tree
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.kinds import find_kind
+from spacy_latent.listops.expressions import gold_doc
 from spacy_latent.pipeline.inspection import latent_components, refuse_lost
 
 CONTROLS: dict[str, Control] = {
@@ -171,7 +172,9 @@ class Run:
 
             def trees_of(docs: Sequence[Doc], given: dict[Any, Any] = given) -> list[Any]:
                 read = [given[tuple(token.text for token in doc)] for doc in docs]
-                return read if kind == "heads" else [_first_and_last(spans) for spans in read]
+                if kind == "heads":
+                    return read
+                return [np.array(one, dtype="int64").reshape(-1, 2) - [0, 1] for one in read]
 
             try:
                 docs = self._predict_with(pipe, trees_of, f"{name} trees")
@@ -216,15 +219,6 @@ class Run:
 def _same(ours: Mapping[str, float], theirs: Mapping[str, float]) -> bool:
     """Compare scores, up to the rounding differences of another batch."""
     return all(abs(ours[label] - theirs.get(label, np.nan)) < 1e-4 for label in ours)
-
-
-def gold_doc(nlp: Language, label: str, tokens: list[str]) -> Doc:
-    """Make the reference of an expression, with its value and its gold tree."""
-    heads = listops.gold_heads(tokens)
-    labels = ["ROOT" if head == i else "arg" for i, head in enumerate(heads)]
-    doc = Doc(nlp.vocab, words=tokens, heads=heads, deps=labels)
-    doc.cats = {category: float(category == label) for category in listops.CATEGORIES}
-    return doc
 
 
 def only_component(docs: Sequence[Doc]) -> str:
@@ -278,10 +272,6 @@ def _inner_lists(tokens: Sequence[str]) -> list[tuple[int, int]]:
     heads = listops.gold_heads(tokens)
     ends = [i for i, token in enumerate(tokens) if token == listops.CLOSE and heads[i]]
     return [(heads[end], end + 1) for end in ends]
-
-
-def _first_and_last(spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    return np.array(spans, dtype="int64").reshape(-1, 2) - [0, 1]
 
 
 def _binary_controls(

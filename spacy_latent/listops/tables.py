@@ -59,9 +59,10 @@ def overview(figures: dict[str, Any], corpus: str) -> Table:
     """Return a table of all measures on all expressions of a corpus."""
     part = figures["corpora"][corpus]
     measures = _measures(figures)
-    rows = []
-    for row, found in _rows(part["by_depth"][ALL], measures):
-        rows.append(replace(row, shares=tuple(found.get(measure) for measure in measures)))
+    rows = [
+        replace(row, shares=tuple(map(found.get, measures)))
+        for row, found in _rows(part["by_depth"][ALL], measures)
+    ]
     low, high = part["tokens"]
     depths = part["depths"]
     deep = f"depth {depths[0]}" + (f" to {depths[-1]}" if len(depths) > 1 else "")
@@ -95,18 +96,8 @@ def by_depth(figures: dict[str, Any]) -> list[Table]:
     )
     tables = []
     for measure in _measures(figures):
-        rows: dict[tuple[str, Row], list[Share]] = {}
-        for place, group in enumerate(groups):
-            model = ""
-            for row, found in _rows(group, [measure]):
-                model = model if row.below else row.name
-                cells = rows.setdefault((model, row), [None] * len(groups))
-                cells[place] = found.get(measure)
-        filled = [
-            replace(row, shares=tuple(cells)) for (_, row), cells in rows.items() if any(cells)
-        ]
-        meaning = figures["meanings"][measure]
-        tables.append(Table(f"{measure}, by depth", columns, filled, above, meaning))
+        rows, meaning = _rows_of_groups(groups, measure), figures["meanings"][measure]
+        tables.append(Table(f"{measure}, by depth", columns, rows, above, meaning))
     return tables
 
 
@@ -119,16 +110,21 @@ def by_operator(figures: dict[str, Any], corpus: str) -> list[Table]:
     groups = figures["corpora"][corpus]["by_operator"]
     if len(groups) < 3 or "accuracy" not in _measures(figures):
         return []
-    rows: dict[tuple[str, Row], list[Share]] = {}
-    for place, group in enumerate(groups.values()):
-        model = ""
-        for row, found in _rows(group, ["accuracy"]):
-            model = model if row.below else row.name
-            rows.setdefault((model, row), [None] * len(groups))[place] = found.get("accuracy")
-    filled = [replace(row, shares=tuple(cells)) for (_, row), cells in rows.items() if any(cells)]
+    rows = _rows_of_groups(list(groups.values()), "accuracy")
     counts = tuple(f"{group['expressions']:,}" for group in groups.values())
     caption = f"{corpus}: accuracy, by the outermost operator, and with and without sums"
-    return [Table(caption, list(groups), filled, (("expressions", counts),))]
+    return [Table(caption, list(groups), rows, (("expressions", counts),))]
+
+
+def _rows_of_groups(groups: Sequence[dict[str, Any]], measure: str) -> list[Row]:
+    """Return the rows of a measure that some group has, with a column for each group."""
+    rows: dict[tuple[str, Row], list[Share]] = {}
+    for place, group in enumerate(groups):
+        model = ""
+        for row, found in _rows(group, [measure]):
+            model = model if row.below else row.name
+            rows.setdefault((model, row), [None] * len(groups))[place] = found.get(measure)
+    return [replace(row, shares=tuple(cells)) for (_, row), cells in rows.items() if any(cells)]
 
 
 def _measures(figures: dict[str, Any]) -> list[str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,7 @@ import typer
 
 from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError, number_of
-from spacy_latent.listops.expressions import CLOSE, gold_heads, read
+from spacy_latent.listops.expressions import CLOSE, gold_heads, gold_tree, read
 
 # The part without gold trees, for learning latent ones.
 TRAIN = "train"
@@ -62,24 +63,14 @@ TAGS: dict[Task, Callable[[Sequence[str]], list[str]]] = {
 
 
 def write_tagged(source: Path, target: Path, task: Task, heads: bool, limit: int = 0) -> int:
-    """Write the expressions of one file as docs to ``target``.
-
-    Args:
-        heads: whether the docs get their trees.
-
-    Returns:
-        The number of docs.
-    """
+    """Write the expressions of a file as docs, with trees if ``heads``, and return their number."""
     from spacy.tokens import Doc, DocBin
     from spacy.vocab import Vocab
 
     found, vocab = DocBin(attrs=["ORTH", "TAG", "HEAD", "DEP"]), Vocab()
-    for number, (_, tokens) in enumerate(read(source)):
-        if limit and number >= limit:
-            break
-        tree = gold_heads(tokens) if heads else None
-        labels = ["ROOT" if head == i else "arg" for i, head in enumerate(tree)] if tree else None
-        found.add(Doc(vocab, words=tokens, tags=TAGS[task](tokens), heads=tree, deps=labels))
+    for _, tokens in islice(read(source), limit or None):
+        tree = gold_tree(tokens) if heads else {}
+        found.add(Doc(vocab, words=tokens, tags=TAGS[task](tokens), **tree))
     target.parent.mkdir(parents=True, exist_ok=True)
     found.to_disk(target)
     return len(found)

@@ -42,10 +42,7 @@ class BatchedComponent(TrainablePipe):
             yield from docs
 
     def _words_at_once(self) -> int | None:
-        """Return the number of words of a batch that fits the processor's cache, padding included.
-
-        Return None on a GPU, because many small batches would be slow there.
-        """
+        """Return the words of a batch, with padding, that fit the cache; None on a GPU."""
         if self.model.ops.device_type != "cpu":
             return None
         # The name of models of spacy-transformers. Listeners use vectors that already exist.

@@ -1,7 +1,4 @@
-"""The component ``crf_ner``: named entities by a linear chain of BILUO tags.
-
-Importing this module is cheap. spaCy imports it whenever a pipeline is made.
-"""
+"""The component ``crf_ner``: named entities by a linear chain of BILUO tags."""
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +12,7 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example, validate_examples
 from spacy.util import check_lexeme_norms
 from spacy.vocab import Vocab
-from thinc.api import Model, Optimizer
+from thinc.api import Model, Optimizer, xp2torch
 
 from spacy_latent import annotations, confidence
 from spacy_latent.errors import LatentError
@@ -29,11 +26,11 @@ from spacy_latent.pipeline.evidence_survey import (
     lost_by_augmenter,
 )
 from spacy_latent.pipeline.factories import default_config, factory_of
-from spacy_latent.pipeline.learnt_calibration import CalibratedEntities, EntityCalibration
+from spacy_latent.pipeline.labelled_component import LabelledComponent
+from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from spacy_latent.pipeline.open_tags import blocked_tokens, open_tags
 from spacy_latent.pipeline.scored_entities import ScoredGroup, add_spans
 from spacy_latent.pipeline.scores_given import warn_not_given
-from spacy_latent.pipeline.trained_component import TrainedComponent
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,12 +57,14 @@ gain = 4.0
 """
 
 
-class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
+class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
     """Entity recognizer like spaCy's ``ner``: it takes the best valid sequence of BILUO tags.
 
     Entities that are already on a doc stay, and new entities do not overlap them. Blocked tokens
     stay outside of entities. No entity crosses a sentence start that is set on the doc. No entity
     begins or ends with white space.
+
+    The loss that is reported in training is in nats, summed over docs.
 
     Args:
         loss: "crf", −log p(gold); "quadratic", with a smoothed maximum in the recursion (Mensch and
@@ -91,6 +90,8 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
     # Kind of the structures that the component itself predicts, see inspection.LatentComponent.
     # Latent layers inside its model have their own kinds.
     own_structures = "entities"
+    _labelled = "entities"
+    _calibration_type = EntityCalibration
 
     def __init__(
         self,
@@ -112,69 +113,37 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
                 f"{name}: its model is {model.name!r}, which has no chain of tags. Use "
                 'model.@architectures = "spacy-latent.CrfTagger.v2" with that model as tok2vec.'
             )
-        self.vocab = vocab
-        self.model = model
-        self.name = name
-        self.scorer = scorer
         self._rehearsal_model: Model | None = None
         # Transitions of the last prediction, and their chain.
         self._bound: tuple[bytes, TagSequence] | None = None
-        self._warned: set[str] = set()
-        self.cfg: dict[str, Any] = {
-            "labels": [],
-            "loss": loss,
-            "annotate": annotate,
-            "threshold": threshold,
-            "alternatives": alternatives,
-            "min_confidence": min_confidence,
-            "calibration": None,
-            "incorrect_spans_key": incorrect_spans_key,
-            "evidence": None if evidence is None else dict(evidence),
-        }
-        self.keep_settings()
+        super().__init__(
+            vocab,
+            model,
+            name,
+            scorer,
+            loss=loss,
+            annotate=annotate,
+            threshold=threshold,
+            alternatives=alternatives,
+            min_confidence=min_confidence,
+            incorrect_spans_key=incorrect_spans_key,
+            evidence=None if evidence is None else dict(evidence),
+        )
         confidence.register_extension()
 
     # ---------------------------------------------------------------- labels
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        """Labels of entities, in the order in which they were added."""
-        return tuple(self.cfg["labels"])
-
-    @property
-    def label_data(self) -> list[str]:
-        return list(self.cfg["labels"])
-
-    @property
     def tags(self) -> list[str]:
-        """Tags of the chain: "O", then four tags for each label.
-
-        A new label adds its tags at the end.
-        """
+        """Tags of the chain: "O", then four tags for each label; those of a new label come last."""
         from spacy_latent.structures.tag_sequence import scheme_tags
 
         return scheme_tags(self.labels, "biluo")
 
     @property
     def untrained_labels(self) -> tuple[str, ...]:
-        """Labels that were added after training and not trained on since.
-
-        The component does not predict them.
-        """
+        """Labels that were not trained on since they were added. They are not predicted."""
         return self.labels[len(self.labels) - self.model.attrs["untrained"] // 4 :]
-
-    def add_label(self, label: str) -> int:
-        """Add a label of entities.
-
-        Predictions do not change until the component is trained again.
-
-        Returns:
-            1, or 0 if the label is known.
-        """
-        if not self.take_label(label, "entities"):
-            return 0
-        self._resize()
-        return 1
 
     def _resize(self) -> None:
         from spacy_latent.models.crf_tagger import set_tags
@@ -205,21 +174,21 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
                 "null."
             )
 
-        if EvidenceSettings.of_block(name, cfg["evidence"]).needs_probabilities and loss != "crf":
+        if self._evidence_settings.needs_probabilities and loss != "crf":
             raise LatentError(
                 f"{name}: evidence is {cfg['evidence']!r} and loss is {loss!r}; only loss = 'crf' "
                 "has probabilities of counts and ratios. Use that, or leave out all of evidence "
                 "but negative_share."
             )
 
+    @property
+    def _evidence_settings(self) -> EvidenceSettings:
+        return EvidenceSettings.of_block(self.name, self.cfg["evidence"])
+
     # ---------------------------------------------------------------- prediction
 
     def predict(self, docs: Iterable[Doc]) -> list[annotations.SpanStructure | None]:
-        """Find the best sequence of tags of each doc.
-
-        Returns:
-            One structure for each doc, or None for an empty doc.
-        """
+        """Return the best sequence of tags of each doc, or None for an empty doc."""
         from spacy_latent.layers.batch_interventions import naming_interventions
 
         docs = list(docs)
@@ -287,8 +256,10 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         made, tags, asked = self.model.predict(docs), self.tags, intervention_on(self.model)
         masks = [open_tags(doc, tags, self.labels) for doc in docs]
         with torch.no_grad():
-            emissions, transitions = map(
-                _tensor, calibration.of_scores(made.emissions, made.transitions, self.labels)
+            arrays = calibration.of_scores(made.emissions, made.transitions, self.labels)
+            emissions, transitions = (
+                torch.from_numpy(one) if isinstance(one, np.ndarray) else xp2torch(one)
+                for one in arrays
             )
             if asked is not None:
                 emissions = emissions / asked.temperature
@@ -416,33 +387,20 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
 
     # ---------------------------------------------------------------- training
 
-    def update(
-        self,
-        examples: Iterable[Example],
-        *,
-        drop: float = 0.0,
-        sgd: Optimizer | None = None,
-        losses: dict[str, float] | None = None,
-    ) -> dict[str, float]:
-        """Learn from a batch.
-
-        Returns:
-            The losses. The loss of this component is in nats, summed over the docs.
-        """
-        losses = {} if losses is None else losses
-        examples = list(examples)
-        validate_examples(examples, "CrfEntityRecognizer.update")
-        self._add_preset_labels(examples)
+    def _learn(
+        self, examples: list[Example], drop: float, sgd: Optimizer | None, losses: dict[str, float]
+    ) -> None:
+        # As in ner, entities that are already on the docs give labels.
+        for example in examples:
+            for span in example.predicted.ents:
+                if span.label_:
+                    self.add_label(span.label_)
         self._training_step(examples, self._training_loss, drop, sgd, losses)
-        return losses
 
     def _training_loss(
         self, examples: Sequence[Example], scores: "TagScores"
     ) -> tuple[float, "TagScores"]:
-        """Return the loss and its gradient, and add the counts of sources to the model.
-
-        The counts are learned at the end of the update.
-        """
+        """Return the loss and its gradient, and store the counts of sources for finish_update."""
         from spacy_latent.models.tag_sources import add_counts
 
         loss, gradient, counted = self._loss_with_counts(examples, scores)
@@ -459,27 +417,10 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         if sources is not None:
             keep_sources(self.model, sources)
 
-    def _training_step(
-        self,
-        examples: Sequence[Example],
-        loss_of: Callable[[Sequence[Example], Any], tuple[float, Any]],
-        drop: float,
-        sgd: Optimizer | None,
-        losses: dict[str, float],
-    ) -> None:
-        super()._training_step(examples, loss_of, drop, sgd, losses)
-        # Only after the step, since a refused batch changes no weights.
-        if self.labels and any(len(example.predicted) for example in examples):
-            self.forget_calibration()
-
     def get_loss(
         self, examples: Iterable[Example], scores: "TagScores"
     ) -> tuple[float, "TagScores"]:
-        """Compute the loss of a batch.
-
-        Returns:
-            The loss summed over docs, and its gradient for the scores.
-        """
+        """Return the loss summed over docs, and its gradient for the scores."""
         loss, gradient, _ = self._loss_with_counts(examples, scores)
         return loss, gradient
 
@@ -526,21 +467,16 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         """Return the learned reliability of the sources of annotation, or None without sources."""
         from spacy_latent.models.tag_sources import sources_of
 
-        names = EvidenceSettings.of_block(self.name, self.cfg["evidence"]).sources
+        names = self._evidence_settings.sources
         return sources_of(self.model, len(names), len(self.labels)) if names else None
 
     def source_reliability(self) -> "list[SourceReliability]":
-        """Estimate how often each source of annotation is right about each label.
-
-        The estimate comes from the last batches of the training.
-        """
-        sources = self._sources()
-        names = EvidenceSettings.of_block(self.name, self.cfg["evidence"]).sources
+        """Estimate how often each source is right on a label, from the last batches of training."""
+        sources, names = self._sources(), self._evidence_settings.sources
         return [] if sources is None else sources.reliability(names, self.labels)
 
     def _evidence_reader(self) -> EvidenceReader:
-        settings = EvidenceSettings.of_block(self.name, self.cfg["evidence"])
-        return EvidenceReader(self.name, self.labels, self.tags, settings)
+        return EvidenceReader(self.name, self.labels, self.tags, self._evidence_settings)
 
     def _evidence(
         self, number: int, example: Example, reader: EvidenceReader, written: "list[Written]"
@@ -577,13 +513,6 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         text = example.reference.text[:60]
         return LatentError(f"{self.name}: text {number + 1} of the batch, {text!r}: {why}")
 
-    def _add_preset_labels(self, examples: Sequence[Example]) -> None:
-        """Add the labels of entities that are already on the docs, as ``ner`` does."""
-        for example in examples:
-            for span in example.predicted.ents:
-                if span.label_:
-                    self.add_label(span.label_)
-
     def initialize(
         self,
         get_examples: Callable[[], Iterable[Example]],
@@ -595,16 +524,13 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
 
         Args:
             labels (Sequence[str]): names of labels, as ``spacy init labels`` writes them.
-
-        Raises:
-            LatentError: if ``labels`` is not a list of names.
         """
         from spacy_latent.models.crf_tagger import begin_outside
         from spacy_latent.models.tag_sources import keep_sources
 
         self.check_initialize(get_examples, nlp)
         check_lexeme_norms(self.vocab, "crf_ner")
-        settings = EvidenceSettings.of_block(self.name, self.cfg["evidence"])
+        settings = self._evidence_settings
         if labels is not None:
             names = self.names_given(labels)
             # With given labels the examples may be an endless stream.
@@ -657,6 +583,7 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         before = self._rehearsal_model
         if before is None:
             return losses
+        losses.setdefault(self.name, 0.0)
         examples = list(examples)
         validate_examples(examples, "CrfEntityRecognizer.rehearse")
         known = before.get_dim("nO") - before.attrs["untrained"]
@@ -678,16 +605,6 @@ make_crf_ner = Language.factory(
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
     func=factory_of(CrfEntityRecognizer, "crf_ner"),
 )
-
-
-def _tensor(array: Any) -> "Tensor":
-    import torch
-
-    if isinstance(array, np.ndarray):
-        return torch.from_numpy(array)
-    from thinc.api import xp2torch
-
-    return xp2torch(array)
 
 
 def _structure(

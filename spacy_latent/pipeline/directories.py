@@ -10,8 +10,7 @@ EXAMPLE = "such as training/model-best"
 def why_no_pipeline(model: str | Path) -> str:
     """Explain in sentences why a path that exists is no pipeline, and list pipelines below it.
 
-    Return an empty string for a pipeline, and for strings that are no path, such as names of
-    packages.
+    Return "" for a pipeline, and for strings that are no path, such as names of packages.
     """
     path = Path(model)
     if path.is_file():

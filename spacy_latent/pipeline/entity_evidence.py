@@ -72,11 +72,7 @@ class EvidenceSettings:
 
     @classmethod
     def of_block(cls, name: str, block: object) -> EvidenceSettings:
-        """Make the settings from a block of the config.
-
-        Raises:
-            LatentError: if the block is invalid.
-        """
+        """Make the settings from a block of the config; an invalid one is an error."""
         if block is None:
             return cls()
         known = [one.name for one in fields(cls)]
@@ -138,20 +134,14 @@ class EvidenceSettings:
 
     @property
     def tells_outside(self) -> bool:
-        """True if some setting determines how many tokens are outside of entities.
-
-        Annotated tokens do not count for this.
-        """
+        """True if a setting tells how many tokens without annotation are outside of entities."""
         return bool(self.flags or self.negative_share or self.sources)
 
     def flags_of(self, doc: Doc) -> list[Flag]:
         """Return the flags of a text, sorted by label.
 
-        ``doc._.entity_flags`` takes precedence over categories.
-
-        Raises:
-            LatentError: if a value is not from 0 to 1, or if two certain flags contradict each
-                other.
+        ``doc._.entity_flags`` takes precedence over categories. Invalid and contradictory values
+        are errors.
         """
         found: dict[str, Flag] = {}
         for category, label in self.flags.items():
@@ -197,8 +187,7 @@ class EvidenceReader:
         """Allow the tags of labels without annotation, on tokens outside of entities.
 
         Args:
-            allowed: ``(n, K)`` bool, tags that agree with the reference as if it were complete. It
-                is changed in place.
+            allowed: ``(n, K)`` bool, changed in place. Tags that agree with complete annotation.
         """
         asked = annotated_labels(example.reference)
         if asked is None:
@@ -224,7 +213,7 @@ class EvidenceReader:
         there = {span.label_ for span in example.reference.ents}
         for label in annotated_labels(example.reference) or ():
             if label not in self.labels:
-                refuse(self._unknown(label, f"doc._.{ANNOTATED_LABELS}"))
+                refuse(unknown_label(f"doc._.{ANNOTATED_LABELS}", label, self.labels))
         of_ends = [i for i, tag in enumerate(self.tags) if tag[0] in "LU"]
         spaces = starts_and_spaces(example.predicted)[1]
         # An annotated entity may end at white space, and no other.
@@ -236,7 +225,7 @@ class EvidenceReader:
             refuse(str(error))
         for flag in flags:
             if flag.label not in self.labels:
-                refuse(self._unknown(flag.label, flag.source))
+                refuse(unknown_label(flag.source, flag.label, self.labels))
             if not flag.wrong and flag.least > size:
                 tokens = number_of(size, "token") + " beside white space" * bool(spaces.any())
                 refuse(f"{flag}, and the text has {tokens}. Expected at most one for each.")
@@ -293,8 +282,7 @@ class EvidenceReader:
     ) -> None:
         """Forbid all tags but "O" for a random share of the tokens that may have several tags.
 
-        The tokens of misaligned annotated entities are left out, and so are tokens to which a
-        source gives a label.
+        The tokens of misaligned entities, and tokens to which a source gives a label, are left out.
 
         Args:
             allowed: ``(n, K)`` bool, changed in place.
@@ -324,8 +312,10 @@ class EvidenceReader:
             "evidence.flag_error."
         )
 
-    def _unknown(self, label: str, source: str) -> str:
-        return (
-            f"{source} has the label {label!r}, which is unknown; expected some of "
-            f"{', '.join(self.labels)}. Look at the spelling, or call add_label({label!r})."
-        )
+
+def unknown_label(source: str, label: str, labels: Sequence[str]) -> str:
+    """Return the message of an error about a label that a component does not have."""
+    return (
+        f"{source} has the label {label!r}, which is unknown; expected some of "
+        f"{', '.join(labels)}. Look at the spelling, or call add_label({label!r}), before training."
+    )

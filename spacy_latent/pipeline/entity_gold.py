@@ -12,7 +12,7 @@ from spacy.training import Example, remove_bilu_prefix
 
 from spacy_latent.annotations import rejected_key
 from spacy_latent.errors import LatentError, LatentWarning
-from spacy_latent.pipeline.entity_evidence import EvidenceReader
+from spacy_latent.pipeline.entity_evidence import EvidenceReader, unknown_label
 from spacy_latent.pipeline.open_tags import (
     BOUNDING,
     CROSSING,
@@ -46,20 +46,14 @@ class EntityGold:
     def allowed(
         self, example: Example, reader: EvidenceReader, refuse_unknown: bool = True
     ) -> Tensor:
-        """Return the tags that agree with the reference.
+        """Return the tags that agree with the reference, as a mask ``(n, K)`` bool.
 
-        If the annotation of a token is missing or misaligned, all tags agree. All tags of a label
-        agree if the text was not annotated for it. At white space, only annotation lets an entity
+        All tags agree if the annotation of a token is missing or misaligned, and all tags of a
+        label if the text was not annotated for it. At white space, only annotation lets an entity
         begin or end.
 
         Args:
             refuse_unknown: whether an unknown label is an error. If not, no tag agrees with it.
-
-        Returns:
-            A mask ``(n, K)`` bool.
-
-        Raises:
-            LatentError: if a label is unknown and ``refuse_unknown`` is set.
         """
         import torch
 
@@ -71,12 +65,8 @@ class EntityGold:
             elif tag in place:
                 allowed[i, place[tag]] = True
             elif refuse_unknown:
-                label = remove_bilu_prefix(tag)
-                raise LatentError(
-                    f"{self.name}: the entity label {label!r} is unknown; expected one of "
-                    f"{', '.join(self.labels)}. Call add_label({label!r}), or add it to the "
-                    "labels before training."
-                )
+                source = f"{self.name}: an entity of {example.reference.text[:60]!r}"
+                raise LatentError(unknown_label(source, remove_bilu_prefix(tag), self.labels))
         reader.open_labels(allowed.numpy(), example)
         spaces = starts_and_spaces(example.predicted)[1]
         if spaces.any():
@@ -97,9 +87,9 @@ class EntityGold:
     def unpredictable(
         self, example: Example, allowed: Tensor, known: Container[str]
     ) -> Iterator[tuple[str, str]]:
-        """Yield the reasons why gold entities can never be predicted, with a warning for each.
+        """Yield each reason why gold entities can never be predicted, with a warning.
 
-        The reasons are those of :func:`spacy_latent.pipeline.open_tags.open_tags`. Each comes once.
+        The reasons are those of :func:`spacy_latent.pipeline.open_tags.open_tags`.
 
         Args:
             allowed: mask of :meth:`allowed`.
@@ -134,10 +124,8 @@ class EntityGold:
     def incorrect_runs(self, example: Example) -> list[Run]:
         """Return the tags of spans that are known to be wrong.
 
-        Spans with an unknown label are left out, as in ``ner``.
-
-        Raises:
-            LatentError: if such a span is an entity of the reference.
+        Spans with an unknown label are left out, as in ``ner``. A span that is an entity of the
+        reference is an error.
         """
         from spacy_latent.models.tag_evidence import Run
 
@@ -178,10 +166,7 @@ class EntityGold:
         )
 
     def warn_without_incorrect_spans(self, examples: Iterable[Example]) -> None:
-        """Warn if no training text has the group ``incorrect_spans_key``.
-
-        Without the warning, a misspelt name would go unnoticed.
-        """
+        """Warn if no training text has ``incorrect_spans_key``, which may be misspelt."""
         key = self.incorrect_spans_key
         if key is None:
             return

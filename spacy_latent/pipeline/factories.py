@@ -27,8 +27,7 @@ def default_config(component: type, name: str, text: str) -> dict[str, Any]:
     """Return the default config of a component: the defaults of its constructor, and its model.
 
     Args:
-        component: class of the component, as for :func:`factory_of`.
-        text: config with a section ``name``: its model, and the settings that have another default
+        text: config with a section ``name``: the model, and the settings that have another default
             in a config than in the constructor.
     """
     config: dict[str, Any] = Config().from_str(text)[name]

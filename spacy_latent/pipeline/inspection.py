@@ -15,6 +15,7 @@ from thinc.api import Model
 from spacy_latent.annotations import PROBABILITIES, Stored, check_settings, write
 from spacy_latent.errors import LatentError, number_of
 from spacy_latent.models.listener import LatentListener, reads_tensor, recall
+from spacy_latent.pipeline.stored_component import changed
 
 if TYPE_CHECKING:
     from spacy.pipeline import TrainablePipe
@@ -55,10 +56,7 @@ class LatentComponent:
 
     @property
     def has_alternatives(self) -> bool:
-        """True if the component can store structures other than the best.
-
-        Every layer can. A component that writes its own structures can if it has such a setting.
-        """
+        """True if the component can store structures other than the best, as every layer can."""
         return bool(self.layers) or "alternatives" in self.pipe.cfg
 
 
@@ -103,8 +101,7 @@ def reads_pairs(nlp: Language) -> bool:
 def choose_components(nlp: Language, component: str | None, annotating: bool = False) -> list[str]:
     """Return the name of this component of :func:`latent_components`, or all names if it is None.
 
-    Raises:
-        LatentError: if there is no such component.
+    A component without such structures is an error.
     """
     latent = list(latent_components(nlp, annotating))
     there = ", ".join(nlp.pipe_names) or "none"
@@ -206,10 +203,10 @@ def _read(
 
 @contextmanager
 def _with_settings(pipe: Any, stored: Stored | None) -> Iterator[None]:
-    """Let a component store these results, for the time of a ``with`` block; None for its own.
+    """Let a component store these results in a ``with`` block; None for its own settings.
 
-    A component may map the names of settings to its own names in ``stored_settings``. Settings that
-    it does not have are left out.
+    ``stored_settings`` of a component maps the names of settings to its own names. Settings that it
+    does not have are left out.
     """
     names = getattr(pipe, "stored_settings", {})
     given = {} if stored is None else asdict(stored)
@@ -218,12 +215,8 @@ def _with_settings(pipe: Any, stored: Stored | None) -> Iterator[None]:
     if not settings:
         yield
         return
-    before = {key: pipe.cfg[key] for key in settings}
-    pipe.cfg.update(settings)
-    try:
+    with changed(pipe.cfg, **settings):
         yield
-    finally:
-        pipe.cfg.update(before)
 
 
 def _places(name: str, given: list[Doc], left: list[Doc]) -> list[int]:
@@ -233,9 +226,8 @@ def _places(name: str, given: list[Doc], left: list[Doc]) -> list[int]:
     place = {id(doc): i for i, doc in enumerate(given)}
     if any(id(doc) not in place for doc in left):
         raise LatentError(
-            f"Component {name!r} was given {number_of(len(given), 'doc')} and gave back "
-            f"{len(left)}, other ones among them, so that their structures cannot be told. Let it "
-            "give back the docs that it gets."
+            f"Component {name!r} was given {number_of(len(given), 'doc')} and returned other ones. "
+            "Let it return the docs that it is given."
         )
     return [place[id(doc)] for doc in left]
 
@@ -248,12 +240,7 @@ def applied(pipe: Any, docs: list[Doc], batch_size: int) -> Iterable[Doc]:
 
 
 def refuse_lost(given: int, left: int, noun: str, advice: str) -> None:
-    """Raise LatentError if an error handler of the pipeline dropped some of the texts.
-
-    Args:
-        noun: noun for one text.
-        advice: sentence of advice.
-    """
+    """Raise LatentError if an error handler of the pipeline dropped some of the texts."""
     if left != given:
         raise LatentError(
             f"An error handler of the pipeline let go {given - left} of {number_of(given, noun)}, "

@@ -5,14 +5,13 @@ pipeline is made, because it is an entry point.
 """
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spacy.errors import Errors
 from spacy.language import Language
 from spacy.pipeline.tok2vec import Tok2Vec, Tok2VecListener
 from spacy.tokens import Doc
-from spacy.training import Example, validate_examples
+from spacy.training import Example
 from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer, set_dropout_rate
 from thinc.types import Floats2d
@@ -29,7 +28,6 @@ from spacy_latent.pipeline.encoder_supervision import (
 from spacy_latent.pipeline.factories import default_config, factory_of
 from spacy_latent.pipeline.inspection import inspect_docs
 from spacy_latent.pipeline.shared_upstream import HeldBatch, UpstreamListeners
-from spacy_latent.pipeline.stored_component import StoredComponent
 from spacy_latent.pipeline.trained_component import TrainedComponent, sample_of
 from spacy_latent.pipeline.training_batch import TrainingBatch
 
@@ -72,6 +70,9 @@ class LatentEncoder(TrainedComponent):
 
     Listening components use the vectors, and their gradients train the structure. They listen with
     ``spacy-latent.LatentListener.v1``, or with spaCy's own listener if ``doc.tensor`` is free.
+
+    The loss that is reported in training is the squared norm of the gradients that arrived, plus
+    the weighted loss of the supervision.
 
     Args:
         annotate: "map" writes the best structure to ``doc._.latent``. "probabilities" also writes
@@ -193,11 +194,7 @@ class LatentEncoder(TrainedComponent):
     # ---------------------------------------------------------------- prediction
 
     def predict(self, docs: Iterable[Doc]) -> "Predictions":
-        """Compute vectors and structures.
-
-        Returns:
-            The LatentBatch of the docs, and the structures of each doc.
-        """
+        """Return the LatentBatch of the docs, and the structures of each doc."""
         from spacy_latent.models.latent_tok2vec import latent_layer, run
         from spacy_latent.models.structure_reader import read_structures
 
@@ -231,14 +228,9 @@ class LatentEncoder(TrainedComponent):
 
     # ---------------------------------------------------------------- training
 
-    def update(
-        self,
-        examples: Iterable[Example],
-        *,
-        drop: float = 0.0,
-        sgd: Optimizer | None = None,
-        losses: dict[str, float] | None = None,
-    ) -> dict[str, float]:
+    def _learn(
+        self, examples: list[Example], drop: float, sgd: Optimizer | None, losses: dict[str, float]
+    ) -> None:
         """Run the model and pass its vectors to the listeners.
 
         The gradients of the listeners are added up as they arrive. They are backpropagated in
@@ -248,23 +240,15 @@ class LatentEncoder(TrainedComponent):
         ``nlp.update(sgd=...)`` finishes this component's update before its listeners have run, so
         its weights follow one step later. ``spacy train`` finishes all updates at the end of the
         step.
-
-        Returns:
-            The losses. The loss of this component is the squared norm of the gradients it received,
-            plus the weighted loss of the supervision.
         """
-        losses = {} if losses is None else losses
-        examples = list(examples)
-        validate_examples(examples, "LatentEncoder.update")
         if self._flush() and sgd is not None:
             self.model.finish_update(sgd)
-        losses.setdefault(self.name, 0.0)
         self._batch = TrainingBatch()
         upstream = UpstreamListeners(self.model)
         self._held = upstream.wait_for(self._batch, self.name)
         weight = self.cfg["supervision"]
         if not self.listeners and not weight:
-            return losses
+            return
         docs = [example.predicted for example in examples]
         set_dropout_rate(self.model, drop)
         nothing = None
@@ -277,13 +261,11 @@ class LatentEncoder(TrainedComponent):
         batch_id = Tok2VecListener.get_batch_id(docs)
         for listener in self.listeners:
             listener.receive(batch_id, vectors, self._batch.receive)
-        return losses
 
     def _flush(self) -> bool:
         """Backpropagate the previous batch, also through the components that this one listens to.
 
-        Returns:
-            Whether this made gradients of this component's weights.
+        Return whether this made gradients of this component's weights.
         """
         batch, before = self._batch, self._batch.flushed
         for held in self._held:
@@ -360,6 +342,9 @@ class LatentEncoder(TrainedComponent):
     def add_label(self, label: str) -> int:
         raise NotImplementedError(f"{self.name} has no labels: its structures are latent.")
 
+    def _after_loading(self) -> None:
+        self._forget_batch()
+
     def _forget_batch(self) -> None:
         """Drop a batch that was not backpropagated, since its graph holds weights that are gone."""
         self._batch = TrainingBatch()
@@ -368,16 +353,6 @@ class LatentEncoder(TrainedComponent):
         self._held = []
         for listener in self.listeners:
             listener.receive(None, None, None)  # type: ignore[arg-type]
-
-    # ---------------------------------------------------------------- serialization
-
-    def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> StoredComponent:
-        self._forget_batch()
-        return super().from_bytes(bytes_data, exclude=exclude)
-
-    def from_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> StoredComponent:
-        self._forget_batch()
-        return super().from_disk(path, exclude=exclude)
 
 
 make_latent_encoder = Language.factory(

@@ -1,7 +1,4 @@
-"""The component ``latent_parser``: sentences with labelled dependency trees and probabilities.
-
-Importing this module is cheap. spaCy imports it whenever a pipeline is made.
-"""
+"""The component ``latent_parser``: sentences with labelled dependency trees and probabilities."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -11,7 +8,7 @@ import numpy as np
 from spacy.attrs import DEP, HEAD, IS_SPACE
 from spacy.language import Language
 from spacy.tokens import Doc
-from spacy.training import Example, validate_examples
+from spacy.training import Example
 from spacy.util import check_lexeme_norms
 from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer, set_dropout_rate
@@ -21,9 +18,9 @@ from spacy_latent.annotations.heads import known_heads
 from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
 from spacy_latent.pipeline.factories import default_config, factory_of
+from spacy_latent.pipeline.labelled_component import LabelledComponent
 from spacy_latent.pipeline.learnt_parse_calibration import ParseCalibration
 from spacy_latent.pipeline.scores_given import warn_not_given
-from spacy_latent.pipeline.trained_component import TrainedComponent
 
 if TYPE_CHECKING:
     from spacy_latent.models.parses import Parse
@@ -57,7 +54,7 @@ hidden_width = 64
 ROOT, OTHER = "ROOT", "dep"
 
 
-class LatentParser(TrainedComponent):
+class LatentParser(LabelledComponent[ParseCalibration]):
     """Parser like spaCy's ``parser``: it sets ``doc.sents``, ``token.head`` and ``token.dep_``.
 
     Sentences are found first: each token starts one or not, independently of the others. Starts
@@ -65,6 +62,10 @@ class LatentParser(TrainedComponent):
     then gets the tree of the model's structure with the highest sum of arc scores. Each arc gets
     its best label. Roots have the label "ROOT". White space attaches to the word before it, with
     the label "dep". A parse that is already on the doc is replaced.
+
+    The loss that is reported in training is in nats, summed over docs and over the losses of trees,
+    labels and sentences. If the model learns from words, it includes their weighted loss. Their
+    unweighted loss is reported under the component's name with "_bound" or "_evidence".
 
     Args:
         annotate: "map" writes the best trees to ``doc._.latent``. "probabilities" also writes the
@@ -77,6 +78,8 @@ class LatentParser(TrainedComponent):
 
     # See pipeline.inspection.LatentComponent.
     own_structures = "heads"
+    _labelled = "dependencies"
+    _calibration_type = ParseCalibration
 
     def __init__(
         self,
@@ -95,48 +98,21 @@ class LatentParser(TrainedComponent):
                 'model.@architectures = "spacy-latent.LabelledParser.v1" with that model as '
                 "tok2vec."
             )
-        self.vocab = vocab
-        self.model = model
-        self.name = name
-        self.scorer = scorer
-        self._warned: set[str] = set()
-        self.cfg: dict[str, Any] = {
-            "labels": [],
-            "annotate": annotate,
-            "threshold": threshold,
-            "alternatives": alternatives,
-            "calibration": None,
-        }
-        self.keep_settings()
+        super().__init__(
+            vocab,
+            model,
+            name,
+            scorer,
+            annotate=annotate,
+            threshold=threshold,
+            alternatives=alternatives,
+        )
 
     def check_settings(self) -> None:
         cfg = self.cfg
         annotations.check_settings(
             self.name, cfg["annotate"], cfg["threshold"], cfg["alternatives"]
         )
-
-    def check_learnt(self) -> None:
-        if self.cfg.get("calibration") is not None:
-            ParseCalibration.from_dict(self.cfg["calibration"], self.name, self.all_labels)
-
-    @property
-    def calibration(self) -> ParseCalibration | None:
-        """Calibration that ``spacy latent calibrate`` fitted, or None.
-
-        Probabilities of trees, arcs and labels are computed with it. It is None before calibration,
-        and after further training.
-        """
-        found = self.cfg["calibration"]
-        if found is None:
-            return None
-        return ParseCalibration.from_dict(found, self.name, self.all_labels)
-
-    @calibration.setter
-    def calibration(self, found: ParseCalibration | None) -> None:
-        made = None if found is None else found.to_dict()
-        if made is not None:
-            ParseCalibration.from_dict(made, self.name, self.all_labels)
-        self.cfg["calibration"] = made
 
     # ---------------------------------------------------------------- labels
 
@@ -146,21 +122,13 @@ class LatentParser(TrainedComponent):
         return (ROOT, *self.cfg["labels"])
 
     @property
-    def label_data(self) -> list[str]:
-        return list(self.cfg["labels"])
+    def all_labels(self) -> tuple[str, ...]:
+        """Labels of all arcs: roots, the learned labels, and white space."""
+        return (*self.labels, OTHER)
 
-    def add_label(self, label: str) -> int:
-        """Add a label of arcs.
-
-        Predictions do not change until the component is trained again.
-
-        Returns:
-            1, or 0 if the label is known.
-        """
-        if not self.take_label(label, "dependencies"):
-            return 0
-        self._resize()
-        return 1
+    @property
+    def _calibrated_labels(self) -> tuple[str, ...]:
+        return self.all_labels
 
     def _resize(self) -> None:
         from spacy_latent.models.labelled_parser import set_labels
@@ -170,12 +138,7 @@ class LatentParser(TrainedComponent):
     # ---------------------------------------------------------------- prediction
 
     def predict(self, docs: Iterable[Doc]) -> list["Parse | None"]:
-        """Parse the docs.
-
-        Returns:
-            A :class:`spacy_latent.models.parses.Parse` for each doc, or None for a doc without
-            tokens.
-        """
+        """Return a :class:`~spacy_latent.models.parses.Parse` of each doc, None of an empty one."""
         from spacy_latent.models.added_labels import UNTRAINED
         from spacy_latent.models.labelled_parser import run_on_rows
         from spacy_latent.models.parses import Request, parse
@@ -214,11 +177,6 @@ class LatentParser(TrainedComponent):
                     span.whole_probability, span.labelled_whole_probability = sure
         return found
 
-    @property
-    def all_labels(self) -> tuple[str, ...]:
-        """Labels of all arcs: roots, the learned labels, and white space."""
-        return (*self.labels, OTHER)
-
     def set_annotations(self, docs: Iterable[Doc], predictions: Sequence["Parse | None"]) -> None:
         names, vocab, hashes = self.all_labels, None, np.zeros(0, dtype="uint64")
         for doc, parse in zip(docs, predictions):
@@ -240,35 +198,18 @@ class LatentParser(TrainedComponent):
 
     # ---------------------------------------------------------------- training
 
-    def update(
-        self,
-        examples: Iterable[Example],
-        *,
-        drop: float = 0.0,
-        sgd: Optimizer | None = None,
-        losses: dict[str, float] | None = None,
-    ) -> dict[str, float]:
-        """Learn from a batch.
-
-        Returns:
-            The losses. The loss of this component is in nats, summed over the docs and over the
-            losses of trees, labels and sentences. If the model learns from words, it includes their
-            weighted loss. Their unweighted loss, in nats and summed over the docs, is under the
-            component's name with "_bound" or "_evidence".
-        """
+    def _learn(
+        self, examples: list[Example], drop: float, sgd: Optimizer | None, losses: dict[str, float]
+    ) -> None:
         from spacy_latent.models.added_labels import count_as_trained
         from spacy_latent.models.gold_trees import read_gold
         from spacy_latent.models.labelled_parser import run_on_rows, shares_of, word_objective_of
         from spacy_latent.models.tree_losses import batch_loss
 
-        losses = {} if losses is None else losses
-        losses.setdefault(self.name, 0.0)
-        examples = list(examples)
-        validate_examples(examples, "LatentParser.update")
         docs = [example.predicted for example in examples]
         examples = [example for example in examples if len(example.predicted)]
         if not examples:
-            return losses
+            return
         places = {self.vocab.strings[label]: i for i, label in enumerate(self.cfg["labels"])}
         longest = self.model.attrs["max_length"]
         gold = [read_gold(example, places, self.name, longest) for example in examples]
@@ -293,7 +234,6 @@ class LatentParser(TrainedComponent):
                 f"no tree agrees with the heads of {len(parts.left_out)} sentence(s) of a batch, "
                 f"such as one in {text!r}. Such sentences do not count, here and in other batches.",
             )
-        return losses
 
     def get_loss(self, examples: Iterable[Example], scores: object) -> NoReturn:
         """Raise NotImplementedError, since the loss needs more than the model's output.
@@ -313,9 +253,6 @@ class LatentParser(TrainedComponent):
 
         Args:
             labels (Sequence[str]): names of labels, as ``spacy init labels`` writes them.
-
-        Raises:
-            LatentError: if ``labels`` is not a list of names.
         """
         from spacy_latent.models.evidence_bound import begin_word_objective
         from spacy_latent.models.labelled_parser import word_objective_of

@@ -1,7 +1,4 @@
-"""The component ``latent_textcat``: a text classifier that computes the loss of each structure.
-
-Importing this module is cheap. spaCy imports it whenever a pipeline is made.
-"""
+"""The component ``latent_textcat``: a text classifier that computes the loss of each structure."""
 
 from collections.abc import Callable, Iterable
 from itertools import chain
@@ -14,7 +11,7 @@ from spacy.pipeline.textcat import TextCategorizer
 from spacy.tokens import Doc
 from spacy.training import Example, validate_examples
 from spacy.vocab import Vocab
-from thinc.api import Model, Optimizer, set_dropout_rate
+from thinc.api import Model, Optimizer, set_dropout_rate, xp2torch
 from thinc.types import Floats2d
 
 from spacy_latent import annotations
@@ -84,6 +81,12 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
     It has the same labels, ``doc.cats``, threshold and scores as ``textcat``. It is trained with
     the loss of each structure, so every estimator works.
 
+    The loss that is reported in training is the mean over docs, in nats, by the estimator's
+    criterion. In regression it is half a squared error. With a bound on the evidence of words, it
+    includes the weighted bound. The mean negative bound, in nats and without its weight, is
+    reported under the component's name with "_bound". If a reward judges the structures, its mean
+    is reported with "_reward".
+
     Args:
         annotate: "map" writes the best structure to ``doc._.latent``. "probabilities" also writes
             the probabilities of its parts. "none" writes nothing.
@@ -121,10 +124,8 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             wanted = str(not self.multi_label).lower()
             raise LatentError(f"{name}: set model.exclusive_classes = {wanted} for this component.")
         super().__init__(vocab, model, name, threshold=threshold, scorer=scorer)
-        self.cfg["annotate"] = annotate
-        self.cfg["probability_threshold"] = probability_threshold
-        self.cfg["alternatives"] = alternatives
-        self.cfg["spans_key"] = spans_key
+        self.cfg.update(annotate=annotate, probability_threshold=probability_threshold)
+        self.cfg.update(alternatives=alternatives, spans_key=spans_key)
         self.keep_settings()
         self._further: list[Callable[[], None]] = []
 
@@ -147,11 +148,9 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
     # ---------------------------------------------------------------- prediction
 
     def predict(self, docs: Iterable[Doc]) -> "Predictions":
-        """Predict scores and structures.
+        """Predict scores ``(D, labels)`` and the structures of each doc.
 
-        Returns:
-            Scores ``(D, labels)``; the structures of each doc; and, with spans_key, the weight of
-            each word in the rationale of each doc.
+        With spans_key there is also the weight of each word in the rationale of each doc.
         """
         from spacy_latent.models.latent_text_classifier import latent_layer, run
         from spacy_latent.models.structure_reader import read_structures
@@ -186,9 +185,6 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
 
         Until the component is trained on, other predictions do not change and no text has the new
         label. With a score_range, the number of the new label is at first the middle of the range.
-
-        Raises:
-            LatentError: if the label is empty.
         """
         from spacy_latent.models.latent_text_classifier import begin_as_absent
 
@@ -231,11 +227,8 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         """Initialise as ``textcat`` does.
 
         Args:
-            labels (Iterable[str]): names of labels; if None, the labels of the examples.
-
-        Raises:
-            LatentError: if there are fewer than two labels, if ``labels`` is not a list of names,
-                or if training ends before its last stage.
+            labels (Iterable[str]): two names of labels or more; if None, the labels of the
+                examples.
         """
         self.check_initialize(get_examples, nlp)
         given = labels is not None
@@ -255,11 +248,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         warn_not_given(self, nlp)
 
     def _refuse_few_labels(self, found: set[str], needed: int, given: bool) -> None:
-        """Raise NoLabels if there are fewer labels than needed.
-
-        Args:
-            given: whether the labels were given, and not collected from texts.
-        """
+        """Raise NoLabels if there are too few; ``given`` says that they come from the config."""
         if len(found) >= needed:
             return
         labels = f"only the label {', '.join(map(repr, found))}" if found else "no label"
@@ -268,8 +257,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         if given:
             raise NoLabels(
                 f"{self.name}: {labels} was given, under {block}, and it needs at least {needed}. "
-                "Give more there, or take the list out, so that they are those of the texts."
-                f"{alone}"
+                f"Give more there, or take the list out to use the labels of the texts.{alone}"
             )
         raise NoLabels(
             f"{self.name}: {labels} was found, and it needs at least {needed}. Texts of the "
@@ -278,11 +266,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         )
 
     def _validate_categories(self, examples: Iterable[Example]) -> None:
-        """Check the categories of the references.
-
-        Raises:
-            LatentError: if this component cannot learn from a category.
-        """
+        """Raise LatentError if this component cannot learn from a category."""
         for example in examples:
             cats = example.reference.cats
             self._refuse_values(example)
@@ -317,25 +301,9 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
 
         begin_word_objective(self.model, (example.predicted for example in get_examples()))
 
-    def update(
-        self,
-        examples: Iterable[Example],
-        *,
-        drop: float = 0.0,
-        sgd: Optimizer | None = None,
-        losses: dict[str, float] | None = None,
-    ) -> dict[str, float]:
-        """Learn from a batch.
-
-        With a bound on the evidence of words, the loss of this component includes the weighted
-        bound. The mean negative bound, in nats and without its weight, is under the component's
-        name with "_bound". If a reward judges the structures, its mean is under the component's
-        name with "_reward".
-
-        Returns:
-            The losses. The loss of this component is the mean over the docs, in nats, by the
-            estimator's criterion. In regression it is half a squared error.
-        """
+    def _learn(
+        self, examples: list[Example], drop: float, sgd: Optimizer | None, losses: dict[str, float]
+    ) -> None:
         from spacy_latent.models.added_labels import count_as_trained
         from spacy_latent.models.latent_text_classifier import (
             further_step,
@@ -343,13 +311,9 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             run_and_keep,
         )
 
-        losses = {} if losses is None else losses
-        losses.setdefault(self.name, 0.0)
-        examples = list(examples)
-        validate_examples(examples, "LatentTextCategorizer.update")
         self._validate_categories(examples)
         if not any(len(example.predicted) for example in examples):
-            return losses
+            return
         set_dropout_rate(self.model, drop)
         self.tell_model()
         docs = [example.predicted for example in examples]
@@ -373,7 +337,6 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             bound = found.made.evidence.bound(found.made.weights)
             key = f"{self.name}_bound"
             losses[key] = losses.get(key, 0.0) - float(bound[_filled(examples)].mean())
-        return losses
 
     def _reward(
         self, examples: list[Example], found: "TextPredictions", losses: dict[str, float]
@@ -405,11 +368,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         return self.model.get_ref("latent")
 
     def backprop_further(self) -> bool:
-        """Backpropagate the next further step on the batches of the last updates.
-
-        Returns:
-            Whether there was such a step.
-        """
+        """Backpropagate the next further step on the last batches, and return if there was one."""
         if not self._further:
             return False
         self._further.pop(0)()
@@ -422,18 +381,15 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
     def get_loss(  # type: ignore[override]
         self, examples: Iterable[Example], scores: "TextPredictions"
     ) -> tuple[float, tuple["Tensor", ...]]:
-        """Compute the mean loss and its gradients.
+        """Return the mean loss, and the gradients summed over docs as in spaCy's textcat.
 
-        Docs without tokens do not count, since their scores are always 0.
-
-        Returns:
-            The mean loss, and the gradients summed over docs as in spaCy's textcat. There are
-            gradients of the logits, weights and log-probabilities of each structure, of the extras,
-            and of the terms of a bound on the evidence.
+        There are gradients of the logits, weights and log-probabilities of each structure, of the
+        extras, and of the terms of a bound on the evidence. Docs without tokens do not count, since
+        their scores are always 0.
         """
         import torch
-        from thinc.api import xp2torch
 
+        from spacy_latent.models import evidence_bound
         from spacy_latent.models.latent_text_classifier import latent_layer
         from spacy_latent.structures.derivatives import recordable, recording
 
@@ -453,7 +409,8 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             leaves = [recordable(part).detach().requires_grad_() for part in parts]
             own = [leaf[:, filled] for leaf in leaves]
             each = self.loss_of(own[0], truths, known)
-            estimator = latent_layer(self.model).present_estimator
+            layer = latent_layer(self.model)
+            estimator = layer.present_estimator
             # Passed only if there are extras: custom objectives need not accept them.
             extras = [own[3]] if len(own[3]) else []
             if scores.rewards is not None:
@@ -463,39 +420,21 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             if made.evidence is None:
                 objective = estimator.objective(each, *others)
             else:
-                objective = self._objective_with_evidence(examples, each, own[4:], others)
+                exact = evidence_bound.is_exact(layer.present_structure, estimator)
+                terms = evidence_bound.BoundTerms(*own[4:])
+                share, kl_weight = self._evidence_weights(examples)
+                objective = evidence_bound.objective(
+                    estimator, each, terms, exact, share, kl_weight, *others
+                )
             objective.sum().backward()
         gradients = tuple(
             torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves
         )
         expected = estimator.loss_of_text(each, weights).detach()
         if made.evidence is not None:
-            share, kl_weight = self._evidence_weights(examples)
             bound = made.evidence.bound(made.weights, kl_weight)
             expected = expected - share * bound[filled]
         return float(expected.mean()), gradients
-
-    def _objective_with_evidence(
-        self,
-        examples: list[Example],
-        each: "Tensor",
-        terms: "list[Tensor]",
-        others: "tuple[Tensor, ...]",
-    ) -> "Tensor":
-        """Return the objective of each doc, with the bound on the evidence.
-
-        Args:
-            terms: fields of BoundTerms, with gradient.
-            others: arguments of Estimator.objective after the losses.
-        """
-        from spacy_latent.models.evidence_bound import BoundTerms, is_exact, objective
-        from spacy_latent.models.latent_text_classifier import latent_layer
-
-        layer = latent_layer(self.model)
-        estimator = layer.present_estimator
-        exact = is_exact(layer.present_structure, estimator)
-        weights = self._evidence_weights(examples)
-        return objective(estimator, each, BoundTerms(*terms), exact, *weights, *others)
 
     def _evidence_weights(self, examples: list[Example]) -> "tuple[Tensor, float]":
         """Return the weights of the bound in the losses of docs, ``(D,)``, and of its KL."""
@@ -530,13 +469,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         sgd: Optimizer | None = None,
         losses: dict[str, float] | None = None,
     ) -> dict[str, float]:
-        """Keep the predictions close to those before training was resumed.
-
-        Labels that were added since do not count.
-
-        Returns:
-            The losses, including this component's.
-        """
+        """Keep predictions of earlier labels close to those before training was resumed."""
         from spacy_latent.models.added_labels import UNTRAINED
 
         losses = {} if losses is None else losses
@@ -573,10 +506,7 @@ make_latent_textcat = Language.factory(
 
 
 def _filled(examples: list[Example]) -> Any:
-    """Return the indices of docs with tokens.
-
-    If all docs have tokens, it is a slice, so that nothing is copied to a GPU.
-    """
+    """Return the indices of docs with tokens; a slice for all, which copies nothing to a GPU."""
     filled = [i for i, example in enumerate(examples) if len(example.predicted)]
     return slice(None) if len(filled) == len(examples) else filled
 

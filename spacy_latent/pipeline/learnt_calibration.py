@@ -1,25 +1,23 @@
-"""Calibration of the probabilities of entities or spans that a component has learnt.
-
-Importing this module is cheap. spaCy imports it whenever a pipeline is made.
-"""
+"""Calibration of the probabilities of entities or spans that a component has learnt."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, LatentWarning
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-
+Map = TypeVar("Map", bound="ConfidenceMap")
 # Distance from 0 and 1 to which probabilities are clipped.
 NEAR = 1e-6
 
@@ -34,7 +32,7 @@ def is_finite_number(value: object) -> bool:
         return False
 
 
-def are_of_sets(coverage: object, least: object) -> bool:
+def _are_of_sets(coverage: object, least: object) -> bool:
     """Return whether two values are a coverage and a least confidence of sets, or both None."""
     if coverage is None or least is None:
         return coverage is least
@@ -53,6 +51,40 @@ class ConfidenceMap:
     slope: float = 1.0
     shift: float = 0.0
     shifts: dict[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls: type[Map], found: object, name: str, labels: Sequence[str]) -> Map:
+        """Read the calibration of a component ``name`` with these labels; refuse invalid values."""
+        known = [each.name for each in fields(cls)]
+        by_label = [key for key in known if key in ("biases", "shifts")]
+        positive = [key for key in known if key.endswith(("temperature", "slope"))]
+
+        def is_valid(found: Mapping[str, Any]) -> bool:
+            maps = [found.get(key, {}) for key in by_label]
+            if not all(isinstance(own, Mapping) and set(own) <= set(labels) for own in maps):
+                return False
+            others = [*by_label, "coverage", "least"]
+            numbers = [number for key, number in found.items() if key not in others]
+            numbers += [number for own in maps for number in own.values()]
+            return (
+                set(found) <= set(known)
+                and all(map(is_finite_number, numbers))
+                and all(found.get(key, 1.0) > 0 for key in positive)
+                and _are_of_sets(found.get("coverage"), found.get("least"))
+            )
+
+        if not isinstance(found, Mapping) or not is_valid(found):
+            raise LatentError(
+                f"{name}: its calibration is {found!r}; expected the fields {', '.join(known)}: "
+                f"finite numbers, by its labels under {', '.join(by_label)}, {', '.join(positive)} "
+                "above 0, and coverage and least between 0 and 1, neither without the other. The "
+                "saved pipeline was changed by hand or cut short: run 'spacy latent calibrate' "
+                "again."
+            )
+        return cls(**found)
 
     @property
     def changes_odds(self) -> bool:
@@ -97,52 +129,6 @@ class EntityCalibration(ConfidenceMap):
     docs: int = 0
     entities: int = 0
 
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, found: object, name: str, labels: Sequence[str]) -> EntityCalibration:
-        """Read the calibration that a component ``name`` has saved.
-
-        Raises:
-            LatentError: if a value is invalid.
-        """
-
-        def refuse(what: str) -> NoReturn:
-            raise LatentError(
-                f"{name}: its calibration {what}. The saved pipeline was changed by hand or cut "
-                "short: run 'spacy latent calibrate' again."
-            )
-
-        if not isinstance(found, Mapping):
-            refuse(f"is {found!r}; expected its fields by name")
-        known = {each.name for each in fields(cls)}
-        if set(found) - known:
-            refuse(f"has {', '.join(sorted(map(str, set(found) - known)))}, which are not known")
-        made = cls(**found)
-        numbers = [made.temperature, made.slope, made.shift, made.docs, made.entities]
-        numbers += [value for value in (made.coverage, made.least) if value is not None]
-        for key in ("biases", "shifts"):
-            of_labels = getattr(made, key)
-            if not isinstance(of_labels, Mapping):
-                refuse(f"has the {key} {of_labels!r}; expected numbers by label")
-            unknown = set(of_labels) - set(labels)
-            if unknown:
-                refuse(f"has {key} of the labels {', '.join(map(str, unknown))}, which are not its")
-            numbers += of_labels.values()
-        if any(isinstance(n, bool) or not isinstance(n, (int, float)) for n in numbers):
-            refuse("holds what is no number")
-        if not all(map(is_finite_number, numbers)):
-            refuse("holds a number that is not finite")
-        if made.temperature <= 0 or made.slope <= 0:
-            refuse(f"has temperature {made.temperature} and slope {made.slope}; expected above 0")
-        if not are_of_sets(made.coverage, made.least):
-            refuse(
-                f"has coverage {made.coverage} and least {made.least}; expected both in (0, 1), "
-                "and none without the other"
-            )
-        return made
-
     def of_scores(self, emissions: Any, transitions: Any, labels: Sequence[str]) -> tuple[Any, Any]:
         """Apply the calibration to emissions ``(N, K)`` and transitions ``(K + 2, K)``, arrays."""
         if self.temperature != 1:
@@ -179,46 +165,62 @@ def confidences_of(probabilities: np.ndarray, slope: float, shifts: np.ndarray) 
     return np.where(shifts == 0, np.minimum(probabilities, 1.0), found)
 
 
-class CalibratedEntities:
-    """Base class of components that store the calibration of their entities or spans in ``cfg``."""
+class CalibratedComponent(Generic[Map]):
+    """Base class of components that store the calibration of their predictions in ``cfg``."""
 
     name: str
     cfg: dict[str, Any]
+    _calibration_type: type[Map]
     # The saved calibration and the labels that were read last, and the result.
-    _calibration_read: tuple[Any, tuple[str, ...], EntityCalibration] | None = None
+    _calibration_read: tuple[Any, tuple[str, ...], Map] | None = None
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        """Labels of entities or spans."""
+    def _calibrated_labels(self) -> tuple[str, ...]:
+        """Labels that may have shifts of their own."""
         raise NotImplementedError
 
+    def _checked(self, found: object) -> Map:
+        return self._calibration_type.from_dict(found, self.name, self._calibrated_labels)
+
     @property
-    def calibration(self) -> EntityCalibration | None:
+    def calibration(self) -> Map | None:
         """Calibration that ``spacy latent calibrate`` fitted, or None.
 
-        Confidences, and in ``crf_ner`` all probabilities, alternatives and sets of entities, are
-        computed with it. It is None before calibration, and after further training.
+        Confidences are computed with it. In ``crf_ner`` and ``latent_parser`` all probabilities,
+        alternatives and sets are. It is None before calibration, and after further training.
         """
         found = self.cfg["calibration"]
         if found is None:
             return None
         # For a short text, checking it takes as long as finding its entities.
         kept = self._calibration_read
-        if kept is None or kept[:2] != (found, self.labels):
-            made = EntityCalibration.from_dict(found, self.name, self.labels)
-            kept = self._calibration_read = deepcopy(found), self.labels, made
+        if kept is None or kept[:2] != (found, self._calibrated_labels):
+            kept = deepcopy(found), self._calibrated_labels, self._checked(found)
+            self._calibration_read = kept
         return kept[2]
 
     @calibration.setter
-    def calibration(self, found: EntityCalibration | None) -> None:
+    def calibration(self, found: Map | None) -> None:
         made = None if found is None else found.to_dict()
         if made is not None:
-            EntityCalibration.from_dict(made, self.name, self.labels)
+            self._checked(made)
         self.cfg["calibration"] = made
 
     def check_learnt(self) -> None:
         if self.cfg.get("calibration") is not None:
-            EntityCalibration.from_dict(self.cfg["calibration"], self.name, self.labels)
+            self._checked(self.cfg["calibration"])
+
+    def forget_calibration(self) -> None:
+        """Drop the calibration with a warning, since it belongs to the weights before training."""
+        if self.cfg["calibration"] is None:
+            return
+        self.cfg["calibration"] = None
+        warnings.warn(
+            f"{self.name}: its calibration is of the weights before this training, and is left "
+            "out. Run 'spacy latent calibrate' again when it is trained.",
+            LatentWarning,
+            stacklevel=4,
+        )
 
 
 @lru_cache(maxsize=8)

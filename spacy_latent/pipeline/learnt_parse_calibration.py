@@ -1,24 +1,18 @@
-"""Calibration of the probabilities of arcs and trees that a parser has learnt.
-
-Importing this module is cheap. spaCy imports it whenever a pipeline is made.
-"""
+"""Calibration of the probabilities of arcs and trees that a parser has learnt."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.learnt_calibration import (
     ConfidenceMap,
-    are_of_sets,
     confidence_of,
     confidences_of,
-    is_finite_number,
 )
 
 if TYPE_CHECKING:
@@ -26,10 +20,6 @@ if TYPE_CHECKING:
 
 # Bound on the probabilities of whole trees, of which those of long sentences are far smaller.
 LEAST_TREE = 1e-300
-# Numbers of the calibration of a parser that divide scores or keep the order of probabilities.
-POSITIVE = ("temperature", "label_temperature", "slope", "tree_slope", "labelled_tree_slope")
-# Those that are no number, or may be none.
-NO_NUMBERS = frozenset({"shifts", "coverage", "least"})
 
 
 @dataclass(frozen=True)
@@ -62,41 +52,6 @@ class ParseCalibration(ConfidenceMap):
     docs: int = 0
     arcs: int = 0
 
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, found: object, name: str, labels: Sequence[str]) -> ParseCalibration:
-        """Read the calibration that a component ``name`` has saved.
-
-        Args:
-            labels: labels of its arcs.
-
-        Raises:
-            LatentError: if a value is invalid.
-        """
-        known = [each.name for each in fields(cls)]
-        shifts = found.get("shifts", {}) if isinstance(found, Mapping) else None
-        if (
-            not isinstance(found, Mapping)
-            or not isinstance(shifts, Mapping)
-            or not set(found) <= set(known)
-            or not set(shifts) <= set(labels)
-            or not all(
-                is_finite_number(n)
-                for n in (*shifts.values(), *(found[key] for key in found if key not in NO_NUMBERS))
-            )
-            or min(found.get(key, 1.0) for key in POSITIVE) <= 0
-            or not are_of_sets(found.get("coverage"), found.get("least"))
-        ):
-            raise LatentError(
-                f"{name}: its calibration is {found!r}; expected finite numbers under "
-                f"{', '.join(known)}, by its labels under shifts, {', '.join(POSITIVE)} above 0, "
-                "and coverage and least both between 0 and 1 or both None. The saved pipeline was "
-                "changed by hand or cut short: run 'spacy latent calibrate' again."
-            )
-        return cls(**found)
-
     def confidences(self, labels: Sequence[str]) -> ArcConfidences | None:
         """Return the map of arcs for a parser with these labels, None if it changes nothing."""
         if not self.changes_odds:
@@ -119,10 +74,6 @@ class ParseCalibration(ConfidenceMap):
         """Return the confidences that a whole tree is right, without and with its labels.
 
         The second is at most the first. The maps of the two are fitted apart, and could disagree.
-
-        Args:
-            whole: probability of the tree.
-            labelled: its probability with labels.
         """
         tree = confidence_of(whole, self.tree_slope, self.tree_shift, LEAST_TREE)
         slope, shift = self.labelled_tree_slope, self.labelled_tree_shift

@@ -47,21 +47,17 @@ def refuse_missing_upstreams(nlp: Language | None) -> None:
         raise LatentError(sentences)
     for name in nlp.component_names:
         for listener in _listeners(nlp, name):
+            upstream = listener.upstream_name
+            if upstream == name:
+                raise LatentError(
+                    f"{name} listens to itself. Set upstream, in the block of its "
+                    "spacy-latent.LatentListener.v1, to the name of a latent encoder before it."
+                )
             # Disabled components are not missing.
-            _refuse_silent(nlp, name, listener.upstream_name)
-            listener.meet(listener.upstream_name, name)
-
-
-def _refuse_silent(nlp: Language, name: str, upstream: str) -> None:
-    """Raise LatentError if a component listens to itself, or to a ``tok2vec``."""
-    if upstream == name:
-        raise LatentError(
-            f"{name} listens to itself. Set upstream, in the block of its "
-            "spacy-latent.LatentListener.v1, to the name of a latent encoder before it."
-        )
-    if isinstance(dict(nlp.components)[upstream], Tok2Vec):
-        raise LatentError(
-            f"{name} has a spacy-latent.LatentListener.v1 to {upstream!r}, a component of spaCy's "
-            "tok2vec, which gives it no vectors after training. Take @architectures = "
-            '"spacy.Tok2VecListener.v1".'
-        )
+            if isinstance(dict(nlp.components)[upstream], Tok2Vec):
+                raise LatentError(
+                    f"{name} has a spacy-latent.LatentListener.v1 to {upstream!r}, a component of "
+                    "spaCy's tok2vec, which gives it no vectors after training. Take "
+                    '@architectures = "spacy.Tok2VecListener.v1".'
+                )
+            listener.meet(upstream, name)

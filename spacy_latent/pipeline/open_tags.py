@@ -15,16 +15,10 @@ CROSSING, BOUNDING = ["I", "L"], ["B", "L", "U"]
 
 
 def open_tags(doc: Doc, tags: Sequence[str], labels: Sequence[str]) -> np.ndarray | None:
-    """Return the tags that each token may have.
+    """Return a mask ``(n, K)`` bool of the tags of each token, or None if all are possible.
 
     Entities and blocked tokens on the doc stay. Entities do not cross sentences, and do not begin
     or end with white space.
-
-    Args:
-        tags: all tags, K.
-
-    Returns:
-        A mask ``(n, K)`` bool, or None if every token may have every tag.
     """
     found: Any = doc.to_array([ENT_IOB, SENT_START, IS_SPACE])
     # The first token starts no further sentence.
@@ -58,11 +52,7 @@ def prefixes_of(tags: Sequence[str]) -> np.ndarray:
 
 
 def starts_and_spaces(doc: Doc) -> tuple[np.ndarray, np.ndarray]:
-    """Return masks of the tokens that start a sentence after the first, and of white space.
-
-    Returns:
-        Two masks ``(n,)`` bool.
-    """
+    """Return masks ``(n,)`` of tokens that start a sentence after the first, and of white space."""
     return _starts_and_spaces(doc.to_array([SENT_START, IS_SPACE]))
 
 
@@ -81,10 +71,7 @@ def biluo(length: int, label: str) -> list[str]:
 
 
 def blocked_tokens(doc: Doc) -> list[Span]:
-    """Return the tokens that must not be part of an entity.
-
-    spaCy marks them as entities without a label.
-    """
+    """Return the tokens that must not be in an entity: spaCy's entities without a label."""
     if not doc.has_annotation("ENT_IOB"):
         return []
     found: Any = doc.to_array([ENT_IOB, ENT_TYPE])

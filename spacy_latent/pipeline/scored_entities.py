@@ -1,7 +1,4 @@
-"""Scores of docs of ``crf_ner``, and the confidences of the entities that they have.
-
-Importing this module is cheap. spaCy imports it whenever a pipeline is made.
-"""
+"""Scores of docs of ``crf_ner``, and the confidences of the entities that they have."""
 
 from __future__ import annotations
 
@@ -47,9 +44,7 @@ def add_spans(
     labels: Sequence[str],
     calibration: EntityCalibration,
 ) -> None:
-    """Add the confidences of entities in the alternatives, and the set of entities.
-
-    The set is the one for the coverage of the calibration.
+    """Add the confidences of entities in the alternatives, and the set for the coverage.
 
     Args:
         likely: probabilities of all spans in the docs of the structures.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -17,7 +16,7 @@ from spacy.tokens import Doc
 from spacy.training import Example
 
 from spacy_latent.errors import LatentWarning
-from spacy_latent.pipeline.diagnostic import Diagnostic
+from spacy_latent.pipeline.diagnostic import Diagnostic, warning
 from spacy_latent.pipeline.training_settings import training_settings
 
 WEIGHTS = "[training.score_weights]"
@@ -57,7 +56,7 @@ def follow_settings(pipe: Any, nlp: Language | None) -> None:
         if usual != own and weights.get(usual) is not None
     }
     given = _names_given(nlp) if renamed else None
-    if given is None or given.names & set(renamed):
+    if given is None or set(renamed) & set().union(*given.values()):
         return
     for usual, own in renamed.items():
         weight, weights[usual] = weights[usual], None
@@ -79,11 +78,12 @@ def warn_not_given(pipe: Any, nlp: Language | None) -> None:
     given = _names_given(nlp) if set(usual) & set(weights) else None
     if given is None:
         return
-    lost = [name for name in usual if name in weights and name not in given.names]
+    names = set().union(*given.values())
+    lost = [name for name in usual if name in weights and name not in names]
     # A score that is always 0 does no harm if the component gives another one.
-    if not lost or given.of[pipe.name] & set(weights):
+    if not lost or given[pipe.name] & set(weights):
         return
-    own = ", ".join(sorted(given.of[pipe.name])) or "none"
+    own = ", ".join(sorted(given[pipe.name])) or "none"
     rest = "" if set(weights) - set(lost) else f" {CONSEQUENCE}"
     warnings.warn(
         f"{pipe.name}: {WEIGHTS} has {_weights_of(lost, weights)}, which no component gives. It "
@@ -122,31 +122,27 @@ def about_scores(
     rest = "" if set(weights) - set(lost) else f" {CONSEQUENCE}"
     return [
         *found,
-        Diagnostic(
-            "warning",
+        warning(
             "score-not-given",
             f"{WEIGHTS} has {_weights_of(lost, weights)}, which no component gives for these "
-            f"texts. There is {there}. Put the name of one that there is in its place, or give a "
-            f"component a scorer of it.{rest}",
+            f"texts. There is {there}. Name one of these instead, or give a component a scorer "
+            f"that has it.{rest}",
         ),
     ]
 
 
 def _of_settings(component: str, pipe: Any) -> Iterator[Diagnostic]:
     for usual, own in list(getattr(pipe, "renamed_scores", {}).items())[:1]:
-        yield Diagnostic(
-            "warning",
+        yield warning(
             "score-renamed",
             f"{WEIGHTS} has {usual}, which no component gives: by its settings {component} gives "
-            f"{own}. Training counts that instead. Write {own} there, and null for {usual}, so "
-            "that it is what the config says.",
+            f"{own}, and training counts that. Write {own} there, and null for {usual}.",
         )
     scorer = getattr(pipe, "scorer", None)
     if isinstance(scorer, partial) and "rationale_key" in scorer.keywords:
         read, written = scorer.keywords["rationale_key"], pipe.cfg.get("spans_key")
         if read != written:
-            yield Diagnostic(
-                "warning",
+            yield warning(
                 "rationale-key",
                 f"{component}: its scorer reads rationales from doc.spans[{read!r}], and the "
                 f"component writes {'none' if written is None else f'them to {written!r}'}: all "
@@ -163,15 +159,14 @@ def _no_weights(nlp: Language) -> Diagnostic:
     advice = ""
     if encoders:
         advice = (
-            f' Of the trees of {encoders[0]}: @scorers = "spacy-latent.attachment_scorer.v2" and '
+            f' For the trees of {encoders[0]}: @scorers = "spacy-latent.attachment_scorer.v2" and '
             f'component = "{encoders[0]}" under [components.{encoders[0]}.scorer], and '
             f"latent_uas = 1.0 under {WEIGHTS}."
         )
-    return Diagnostic(
-        "warning",
+    return warning(
         "no-score",
-        f"{WEIGHTS} gives no score a weight. {CONSEQUENCE} Put the name of a score there that a "
-        f"component gives, with 1.0.{advice}",
+        f"{WEIGHTS} gives no score a weight. {CONSEQUENCE} Put a score of some component there, "
+        f"with 1.0.{advice}",
     )
 
 
@@ -180,10 +175,7 @@ def _weights_of(names: Sequence[str], weights: dict[str, float]) -> str:
 
 
 def _evaluated(nlp: Language, examples: Sequence[Example]) -> dict[str, Any] | None:
-    """Return the scores on copies of the examples.
-
-    Return None if there are no examples, or if the evaluation fails.
-    """
+    """Return the scores on copies of the examples; None without examples, or after an error."""
     copies = [Example(example.x.copy(), example.reference) for example in examples]
     try:
         with warnings.catch_warnings():
@@ -194,23 +186,8 @@ def _evaluated(nlp: Language, examples: Sequence[Example]) -> dict[str, Any] | N
         return None
 
 
-@dataclass(frozen=True)
-class _Given:
-    """Names of the scores that components give.
-
-    Attributes:
-        of: names of the scores of each component, by the name of the component.
-    """
-
-    of: dict[str, set[str]]
-
-    @property
-    def names(self) -> set[str]:
-        return set().union(*self.of.values())
-
-
-def _names_given(nlp: Language) -> _Given | None:
-    """Return the names of scores by the scorers of all components.
+def _names_given(nlp: Language) -> dict[str, set[str]] | None:
+    """Return the names of the scores of each component that has a scorer.
 
     The scorers run on a doc without annotation, for which most give their names with None. Return
     None if one of them fails.
@@ -220,7 +197,7 @@ def _names_given(nlp: Language) -> _Given | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return _Given({name: set(pipe.score([example])) for name, pipe in scored.items()})
+            return {name: set(pipe.score([example])) for name, pipe in scored.items()}
     except Exception:
         return None
 
@@ -233,4 +210,4 @@ def _is_replaced(nlp: Language, name: str, weights: dict[str, float]) -> bool:
         if name in (nlp.get_pipe_meta(pipe).default_score_weights or {})
     ]
     given = _names_given(nlp) if owners else None
-    return given is not None and all(given.of.get(pipe, set()) & set(weights) for pipe in owners)
+    return given is not None and all(given.get(pipe, set()) & set(weights) for pipe in owners)

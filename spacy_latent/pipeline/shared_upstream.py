@@ -135,12 +135,10 @@ class UpstreamListeners:
         self.states = [_state(node) for node in self.nodes]
 
     def wait_for(self, batch: HeldBatch, name: str) -> list[HeldBatch]:
-        """Delay the backward passes below the encoder called ``name`` until ``batch`` is flushed.
+        """Delay the backward passes below the encoder ``name`` until ``batch`` is flushed.
 
         Components other than ``tok2vec`` and ``transformer`` are not delayed, with a warning.
-
-        Returns:
-            The delayed batches.
+        Return the delayed batches.
         """
         held: list[HeldBatch] = []
         for node in self.nodes:
@@ -162,10 +160,7 @@ class UpstreamListeners:
         return held
 
     def backprop_by(self, backprop: Callable) -> Callable:
-        """Wrap a callback so that it runs with the present batch of the listeners.
-
-        The listeners may have another batch when it is called.
-        """
+        """Wrap a callback so that it runs with the present batch of the listeners."""
 
         def backprop_at(gradients: Any) -> Any:
             current = [_state(node) for node in self.nodes]
@@ -202,5 +197,5 @@ def _warn(name: str, upstream: str) -> None:
         f"component. Other components that listen to it must stand before {name!r} in the "
         f"pipeline, or gradients are lost. Safer is an embedder of its own, as its model.tok2vec.",
         LatentWarning,
-        stacklevel=4,
+        stacklevel=5,
     )

@@ -10,7 +10,9 @@ from spacy.tokens import Span
 from spacy.training import Example
 
 from spacy_latent.annotations import annotated_labels
+from spacy_latent.annotations.completeness import ANNOTATED_LABELS
 from spacy_latent.errors import LatentError
+from spacy_latent.pipeline.entity_evidence import unknown_label
 
 if TYPE_CHECKING:
     from spacy_latent.models.span_losses import Observed
@@ -41,7 +43,10 @@ class SpanGold:
         asked = annotated_labels(example.reference)
         if asked is None:
             return (0,)
-        self._check_asked(asked)
+        for label in asked:
+            if label not in self.labels:
+                source = f"{self.name}: doc._.{ANNOTATED_LABELS}"
+                raise LatentError(unknown_label(source, label, self.labels))
         free = (place for place, own in enumerate(self.label_sets, 1) if not {*own} & {*asked})
         return (0, *free)
 
@@ -102,10 +107,7 @@ class SpanGold:
         ]
 
     def sets_of(self, examples: Iterable[Example]) -> list[list[str]]:
-        """Return the sorted sets of labels that spans of the references have.
-
-        Warn of spans that cross.
-        """
+        """Return the sorted sets of labels of annotated spans, and warn of spans that cross."""
         from spacy_latent.models.compatible_spans import most_compatible
 
         found: set[tuple[str, ...]] = set()
@@ -122,15 +124,6 @@ class SpanGold:
         singles = sorted({label for names in found for label in names})
         return [[label] for label in singles] + [list(names) for names in sorted(found)]
 
-    def _check_asked(self, asked: Sequence[str]) -> None:
-        for label in asked:
-            if label not in self.labels:
-                raise LatentError(
-                    f"{self.name}: doc._.annotated_labels has the label {label!r}, which is "
-                    f"unknown; expected some of {', '.join(self.labels)}. Look at the spelling, or "
-                    f"call add_label({label!r})."
-                )
-
     def _classes_of(self, names: set[str], asked: Sequence[str] | None = None) -> tuple[int, ...]:
         """Return the numbers of the classes that agree with the labels of a span.
 
@@ -145,11 +138,8 @@ class SpanGold:
             return agreeing
         unknown = sorted(names - set(self.labels))
         if unknown:
-            raise LatentError(
-                f"{self.name}: the label {unknown[0]!r} is unknown; expected one of "
-                f"{', '.join(self.labels)}. Call add_label({unknown[0]!r}), or add it to the "
-                "labels before training."
-            )
+            source = f"{self.name}: doc.spans[{self.key!r}]"
+            raise LatentError(unknown_label(source, unknown[0], self.labels))
         self.tell(
             "together",
             f"a span has the labels {', '.join(sorted(names))} at once, which were not seen "

@@ -29,6 +29,17 @@ class DamagedFile(LatentError):
     """Error for a file of a saved component that has changed since it was written."""
 
 
+@contextmanager
+def changed(cfg: dict[str, Any], **settings: Any) -> Iterator[None]:
+    """Change the settings of a component in a ``with`` block."""
+    before = dict(cfg)
+    cfg.update(settings)
+    try:
+        yield
+    finally:
+        cfg.update(before)
+
+
 class StoredComponent(BatchedComponent):
     """Base class of components whose settings come from the config, not from the saved component.
 
@@ -41,11 +52,7 @@ class StoredComponent(BatchedComponent):
     _configured: dict[str, Any]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute, but refuse the name of a setting, since it would have no effect.
-
-        Raises:
-            LatentError: if the name is a key of ``cfg``.
-        """
+        """Set an attribute, but refuse the name of a setting, since it would have no effect."""
         if name in self.__dict__.get("_configured", ()) and not hasattr(type(self), name):
             raise LatentError(
                 f"{self.name}: {name!r} is a setting and no attribute. Change it in cfg: "
@@ -76,11 +83,7 @@ class StoredComponent(BatchedComponent):
         util.to_disk(path, serialize, exclude)
 
     def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> StoredComponent:
-        """Load the component from bytes.
-
-        Raises:
-            LatentError: if the weights belong to another component, or are damaged.
-        """
+        """Load the component from bytes; damaged or other weights are a LatentError."""
         exclude = list(exclude)
         with self._loading("these bytes") as (read_cfg, read_model):
             deserialize: dict[str, Callable] = {
@@ -92,12 +95,7 @@ class StoredComponent(BatchedComponent):
         return self
 
     def from_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> StoredComponent:
-        """Load the component from a directory.
-
-        Raises:
-            LatentError: if the directory is incomplete, or if the weights belong to another
-                component or are damaged.
-        """
+        """Load the component from a directory; damaged or missing files are a LatentError."""
         exclude = list(exclude)
         # Without its cfg a component would have no labels, and find nothing.
         for file in ("model", "cfg"):
@@ -136,7 +134,7 @@ class StoredComponent(BatchedComponent):
         if changed:
             saved[CHANGED] = changed
         # Changes in Python have not been checked yet.
-        advice = "It was changed in Python, in the component's cfg: put it right there."
+        advice = "It was changed in Python, in the component's cfg: correct it there."
         wrong = self._wrong_in(saved)
         if wrong:
             raise LatentError(f"{self.name}: its cfg has {wrong}. {advice}")
@@ -194,9 +192,9 @@ class StoredComponent(BatchedComponent):
             # If the cfg was not read, for example from truncated bytes, there are no labels.
             if own and given is not None and len(own) != len(given):
                 raise LatentError(
-                    f"{self.name}: what {source} holds was learnt for the labels "
-                    f"{', '.join(given)}, and this component has {', '.join(own)}. Load it into "
-                    "one that was made from the config and not initialized yet."
+                    f"{self.name}: the weights in {source} are of the labels {', '.join(given)}, "
+                    f"and this component has {', '.join(own)}. Load them into one that was made "
+                    "from the config and not initialized yet."
                 ) from error
             raise LatentError(
                 f"{self.name}: the weights in {source} cannot be read ({error}). They were cut "
@@ -205,13 +203,10 @@ class StoredComponent(BatchedComponent):
         finally:
             # srsly turns the garbage collector off to read, and leaves it off after an error.
             gc.enable()
+            self._after_loading()
 
     def _read_saved(self, data: bytes | str, source: str) -> dict[str, Any]:
-        """Read the output of :meth:`_saved`.
-
-        Raises:
-            DamagedFile: if the data are anything else.
-        """
+        """Read the output of :meth:`_saved`; anything else is a DamagedFile."""
         try:
             saved = srsly.json_loads(data.decode("utf-8") if isinstance(data, bytes) else data)
             wrong = self._wrong_in(saved)
@@ -247,19 +242,14 @@ class StoredComponent(BatchedComponent):
                 return f"the {key} {value!r}; expected something like {given!r}"
         return ""
 
-    def check_settings(self) -> None:
-        """Check the settings when the component is made, saved and loaded.
+    def _after_loading(self) -> None:
+        """Bring other parts of the component in line, also after a failure."""
 
-        Raises:
-            LatentError: if a setting in ``cfg`` is invalid.
-        """
+    def check_settings(self) -> None:
+        """Raise LatentError for an invalid setting. Called when made, saved and loaded."""
 
     def check_learnt(self) -> None:
-        """Check learnt values after loading.
-
-        Raises:
-            LatentError: if training cannot have produced a value.
-        """
+        """Raise LatentError after loading, if training cannot have produced a learnt value."""
 
 
 def _alike(given: Any, value: Any) -> bool:

@@ -1,17 +1,14 @@
-"""The component ``tree_spancat``: labelled spans that may nest but never cross.
-
-Importing this module is cheap. spaCy imports it whenever a pipeline is made.
-"""
+"""The component ``tree_spancat``: labelled spans that may nest but never cross."""
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from spacy.errors import Errors
 from spacy.language import Language
 from spacy.tokens import Doc, Span, SpanGroup
-from spacy.training import Example, validate_examples
+from spacy.training import Example
 from spacy.util import check_lexeme_norms
 from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer
@@ -21,10 +18,10 @@ from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
 from spacy_latent.pipeline.evidence_survey import DoubtfulEvidence, lost_by_augmenter
 from spacy_latent.pipeline.factories import default_config, factory_of
-from spacy_latent.pipeline.learnt_calibration import CalibratedEntities, EntityCalibration
+from spacy_latent.pipeline.labelled_component import LabelledComponent
+from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from spacy_latent.pipeline.scores_given import follow_settings
 from spacy_latent.pipeline.span_gold import SpanGold
-from spacy_latent.pipeline.trained_component import TrainedComponent
 
 if TYPE_CHECKING:
     from spacy_latent.models.found_spans import FoundSpans, LabelledSpan
@@ -49,7 +46,7 @@ max_length = 128
 STRUCTURE = "ConstituencyTree"
 
 
-class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
+class TreeSpanCategorizer(LabelledComponent[EntityCalibration]):
     """Span categorizer like spaCy's ``spancat`` that parses each sentence into a tree of spans.
 
     Every span of the tree has a label or no label (Fu et al. 2021). Spans may contain others and
@@ -64,6 +61,8 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
     ``span_getter``). If spans cross, it leaves out as few of them as possible. A span may have
     several labels at once if the training data had this set of labels when the component was
     initialized.
+
+    The loss that is reported in training is in nats, summed over docs.
 
     Args:
         spans_key: name of the group in ``doc.spans``.
@@ -82,6 +81,8 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
 
     # See pipeline.inspection.LatentComponent.
     own_structures = "phrases"
+    _labelled = "spans"
+    _calibration_type = EntityCalibration
     # See pipeline.inspection. ``threshold`` is spaCy's setting for predicted spans.
     stored_settings: ClassVar[dict[str, str]] = {"threshold": "probability_threshold"}
 
@@ -104,23 +105,19 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
                 'model.@architectures = "spacy-latent.TreeSpanClassifier.v1" with that model as '
                 "tok2vec."
             )
-        self.vocab = vocab
-        self.model = model
-        self.name = name
-        self.scorer = scorer
-        self._warned: set[str] = set()
         self.renamed_scores: dict[str, str] = {}
-        self.cfg: dict[str, Any] = {
-            "labels": [],
-            "label_sets": [],
-            "spans_key": spans_key,
-            "threshold": threshold,
-            "min_confidence": min_confidence,
-            "annotate": annotate,
-            "probability_threshold": probability_threshold,
-            "calibration": None,
-        }
-        self.keep_settings()
+        super().__init__(
+            vocab,
+            model,
+            name,
+            scorer,
+            label_sets=[],
+            spans_key=spans_key,
+            threshold=threshold,
+            min_confidence=min_confidence,
+            annotate=annotate,
+            probability_threshold=probability_threshold,
+        )
 
     def check_settings(self) -> None:
         least = self.cfg["probability_threshold"]
@@ -146,16 +143,8 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
     # ---------------------------------------------------------------- labels
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        """Labels of spans, in the order in which they were added."""
-        return tuple(self.cfg["labels"])
-
-    @property
     def label_sets(self) -> tuple[tuple[str, ...], ...]:
-        """Sets of labels that a span may have, in the order in which they were added.
-
-        A set has one label or several.
-        """
+        """Sets of one or several labels that a span may have, in the order of their addition."""
         return tuple(tuple(known) for known in self.cfg["label_sets"])
 
     @property
@@ -164,21 +153,10 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
         return [known[0] if len(known) == 1 else list(known) for known in self.label_sets]
 
     def add_label(self, label: str) -> int:
-        """Add a label of spans.
-
-        Predictions do not change until the component is trained again.
-
-        Returns:
-            1, or 0 if the label is known.
-        """
-        return self._add_set([label]) if self.take_label(label, "spans") else 0
+        return self._add_set([label]) if self._take_label(label) else 0
 
     def add_label_set(self, labels: Iterable[str]) -> int:
-        """Allow a span to have these labels at once.
-
-        Returns:
-            1, or 0 if the set is known.
-        """
+        """Allow a span to have these labels at once, and return 1, or 0 if the set is known."""
         if isinstance(labels, str):
             raise ValueError(Errors.E187)
         names = sorted(set(labels))
@@ -203,11 +181,7 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
     # ---------------------------------------------------------------- prediction
 
     def predict(self, docs: Iterable[Doc]) -> list[list["FoundSpans"]]:
-        """Find the spans of the docs.
-
-        Returns:
-            For each doc, the spans of each of its sentences.
-        """
+        """Return the spans of each sentence of each doc."""
         from spacy_latent.models.found_spans import edit_spans, find_spans
         from spacy_latent.models.span_confidence import SpanConfidence
 
@@ -284,35 +258,15 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
 
     # ---------------------------------------------------------------- training
 
-    def update(
-        self,
-        examples: Iterable[Example],
-        *,
-        drop: float = 0.0,
-        sgd: Optimizer | None = None,
-        losses: dict[str, float] | None = None,
-    ) -> dict[str, float]:
-        """Learn from a batch.
-
-        Returns:
-            The losses. The loss of this component is in nats, summed over the docs.
-        """
-        losses = {} if losses is None else losses
-        examples = list(examples)
-        validate_examples(examples, "TreeSpanCategorizer.update")
+    def _learn(
+        self, examples: list[Example], drop: float, sgd: Optimizer | None, losses: dict[str, float]
+    ) -> None:
         self._training_step(examples, self.get_loss, drop, sgd, losses)
-        if self.labels and any(len(example.predicted) for example in examples):
-            self.forget_calibration()
-        return losses
 
     def get_loss(
         self, examples: Iterable[Example], scores: "SpanScores"
     ) -> tuple[float, "SpanScores"]:
-        """Compute the loss of a batch.
-
-        Returns:
-            −log p(annotation) summed over docs, and its gradient for the scores.
-        """
+        """Return −log p(annotation) summed over docs, and its gradient for the scores."""
         from spacy_latent.models.span_losses import loss_and_gradient
 
         examples = list(examples)
@@ -339,9 +293,6 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
         Args:
             labels (Sequence[str | Sequence[str]]): names of labels, and lists of labels that a span
                 may have at once, as ``spacy init labels`` writes them.
-
-        Raises:
-            LatentError: if ``labels`` has other values.
         """
         from spacy_latent.models.tree_span_classifier import set_classes
 

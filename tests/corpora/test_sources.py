@@ -16,6 +16,8 @@ from spacy_latent.corpora import (
     sentence_polarity,
     universal_entities,
 )
+from spacy_latent.corpora.conllu import read_conllu
+from spacy_latent.corpora.doc_files import write_docs
 from spacy_latent.corpora.iob import read_iob
 from spacy_latent.corpora.sources import DATA_VARIABLE, Source, read_source
 from spacy_latent.errors import LatentError
@@ -106,7 +108,7 @@ def test_a_seeded_share_of_sentences_keeps_its_labels() -> None:
 
 def test_sentences_without_labels_have_no_categories(tmp_path) -> None:
     examples = [("good film", sentence_polarity.POSITIVE), ("bad film", None)]
-    sentence_polarity.write_examples(tmp_path / "a.spacy", examples)
+    write_docs(tmp_path / "a.spacy", sentence_polarity.polarity_docs(examples))
     found = list(DocBin().from_disk(tmp_path / "a.spacy").get_docs(spacy.blank("en").vocab))
     assert [doc.cats for doc in found] == [{"POSITIVE": 1.0, "NEGATIVE": 0.0}, {}]
 
@@ -221,7 +223,7 @@ def test_trees_have_one_token_for_each_syntactic_word(tmp_path):
         *("5 ever ever ADV RB _ 2 advmod _ SpaceAfter=No", "6 . . PUNCT . _ 2 punct _ _"),
     ]
     text = "\n".join([lines[0], *("\t".join(line.split(" ")) for line in lines[1:])])
-    count = english_web_treebank.write_trees(tmp_path / "x.spacy", f"{text}\n\n{text}\n\n")
+    count = write_docs(tmp_path / "x.spacy", read_conllu(f"{text}\n\n{text}\n\n"))
     docs = list(DocBin().from_disk(tmp_path / "x.spacy").get_docs(spacy.blank("en").vocab))
     assert count == len(docs) == 2
     assert docs[0].text.strip() == "We don't, ever."
@@ -242,7 +244,7 @@ def test_a_seeded_share_of_docs_keeps_its_heads(tmp_path) -> None:
     ]
     assert len(kept) == 5 and len(others) == 45
     assert {doc.text for doc in kept + others} == {doc.text for doc in docs}
-    english_web_treebank.write_docs(tmp_path / "x.spacy", kept + others)
+    write_docs(tmp_path / "x.spacy", kept + others)
     found = list(DocBin().from_disk(tmp_path / "x.spacy").get_docs(vocab))
     for attr in ("DEP", "HEAD", "SENT_START", "TAG"):
         assert not any(doc.has_annotation(attr) for doc in found[5:]), attr
@@ -254,7 +256,7 @@ def test_a_seeded_share_of_docs_keeps_its_heads(tmp_path) -> None:
 def test_the_published_development_trees_convert(tmp_path, monkeypatch):
     monkeypatch.setenv(DATA_VARIABLE, str(DATA))
     text = read_source(english_web_treebank.SOURCES["dev"], tmp_path)
-    assert english_web_treebank.write_trees(tmp_path / "dev.spacy", text) == 2_001
+    assert write_docs(tmp_path / "dev.spacy", read_conllu(text)) == 2_001
     docs = list(DocBin().from_disk(tmp_path / "dev.spacy").get_docs(spacy.blank("en").vocab))
     assert sum(map(len, docs)) == 25_147
     assert all(sum(token.head.i == token.i for token in doc) == 1 for doc in docs)
