@@ -18,6 +18,7 @@ import math
 import numpy as np
 import torch
 
+from spacy_latent.kernels.arborescences.arborescence import expand_cycles
 from spacy_latent.kernels.autograd.arrays import read_float64
 from spacy_latent.kernels.autograd.families import check
 from spacy_latent.kernels.autograd.operators import draw_seeds
@@ -82,13 +83,9 @@ def _choose_entering(incoming, lowest, n, row, nodes, slopes, state, chosen):
 
 @kernel
 def _reach(incoming, n, start, along, reached, stack):
-    """Mark the tokens that can be reached from a token over arcs between tokens.
+    """Mark the tokens that can be reached from a token, and return the number of marked tokens.
 
-    Args:
-        along: whether arcs are followed from head to modifier, or from modifier to head.
-
-    Returns:
-        The number of tokens marked so far.
+    Arcs between tokens are followed from head to modifier if ``along``, else from modifier to head.
     """
     reached[start] = 1
     stack[0] = start
@@ -112,10 +109,7 @@ def _reach(incoming, n, start, along, reached, stack):
 def _roots(incoming, n, column, reached, stack):
     """Write the scores of possible single roots, and −inf for other tokens.
 
-    A possible single root is a token that reaches all others.
-
-    Returns:
-        FEASIBLE or INFEASIBLE.
+    A possible single root is a token that reaches all others. Without one the item is INFEASIBLE.
     """
     column[:] = -np.inf
     reached[:] = 0
@@ -276,18 +270,7 @@ def sample_traces(start, stop, batch, seeds, samples, log_probs, slopes, status)
                     break
             if status[b] != FEASIBLE:
                 break
-            # Expand the cycles, the last contracted first. The arc that enters a cycle breaks it.
-            for node in range(count - 1, 0, -1):
-                if removed[node] or entering_head[node] == -1:
-                    continue
-                modifier = entering_modifier[node]
-                heads[modifier] = entering_head[node]
-                inner = modifier
-                while inner != -1 and not removed[inner]:
-                    removed[inner] = 1
-                    if inner == node:
-                        break
-                    inner = parent[inner]
+            expand_cycles(count, entering_head, entering_modifier, parent, removed, heads)
             log_probs[k, b] = total
 
 

@@ -13,14 +13,18 @@ from typing import NamedTuple
 import numpy as np
 
 from spacy_latent.kernels.core.compilation import kernel
-from spacy_latent.kernels.simd.vector import LANES, count_equal, fused_loop
+from spacy_latent.kernels.simd.vector import (
+    add_one,
+    count_equal,
+    fused_loop,
+    sum_rows,
+    whole_vectors,
+)
 
 # Entries of G + 11ᵀ are integers. A smaller pivot is rounding, and the atom depends on the others.
 DEPENDENT = 1e-9
 # Relative error of a float64 sum, as a fraction of the sum of absolute values.
 ROUNDING = 4e-15
-_collect = fused_loop([("add", 0, ((0, 1), (1, 2), (2, 3), (3, 4)))])
-_collect_one = fused_loop([("add", 0, ((0, 1),))])
 _update = fused_loop([("add", i, ((i, 4),)) for i in range(4)])
 
 
@@ -45,24 +49,7 @@ class Support(NamedTuple):
 @kernel
 def row_size(capacity):
     """Return the length of a row of the inverse for ``capacity`` atoms, in whole vectors."""
-    return (capacity + LANES - 1) // LANES * LANES
-
-
-@kernel
-def sum_rows(factors, inverse, count, result):
-    """Write result[j] = Σ_i factors[i] · inverse[i, j], for i and j below ``count``."""
-    for j in range(count):
-        result[j] = 0.0
-    whole = count // 4 * 4
-    for i in range(0, whole, 4):
-        _collect(
-            (result, inverse[i], inverse[i + 1], inverse[i + 2], inverse[i + 3]),
-            (factors[i], factors[i + 1], factors[i + 2], factors[i + 3]),
-            0,
-            count,
-        )
-    for i in range(whole, count):
-        _collect_one((result, inverse[i]), (factors[i],), 0, count)
+    return whole_vectors(capacity)
 
 
 @kernel
@@ -77,7 +64,7 @@ def _add_outer(factors, row, count, inverse):
             count,
         )
     for i in range(whole, count):
-        _collect_one((inverse[i], row), (factors[i],), 0, count)
+        add_one((inverse[i], row), (factors[i],), 0, count)
 
 
 @kernel
