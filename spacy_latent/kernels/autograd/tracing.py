@@ -15,12 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import (
-    InfeasibleError,
-    InvalidScores,
-    NotTraceable,
-    not_finite_message,
-)
+from spacy_latent.errors import InfeasibleError, InvalidScores, NotTraceable, not_finite_message
 from spacy_latent.kernels.autograd.derivatives import is_transformed, transforms
 from spacy_latent.kernels.autograd.torch_operators import torch_operator
 from spacy_latent.kernels.core.gpu_transfers import fetch
