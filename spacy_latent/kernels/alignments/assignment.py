@@ -203,7 +203,7 @@ def keep_cheapest(costs, matching):
 
 @kernel
 def assign(costs, unaligned, matching):
-    """Find the cheapest assignment of each row to a different column.
+    """Find the cheapest assignment of each row to a different column, if there is one.
 
     Args:
         costs: ``(rows, columns)`` float64, +inf if forbidden; no more rows than columns, except

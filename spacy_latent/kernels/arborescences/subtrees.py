@@ -58,9 +58,9 @@ def _rounds_of(rounds, height, depth):
 
 @kernel
 def _find_equal(rows, row, now, begin, used):
-    """Return the first row from ``row`` on with the round ``now`` and the given sources, or −1.
+    """Return the row with the round ``now`` and the given sources, −1 for none.
 
-    The sources are sources[begin:used].
+    Rows are compared from ``row`` on, along ``following``. The sources are sources[begin:used].
     """
     sources, size = rows.sources, used - begin
     while row >= 0:

@@ -153,13 +153,8 @@ def _gradient(
 def log_partition(scores: Tensor, lengths: Tensor, starts: Sequence[int]) -> Tensor:
     """Return log Σ exp(score) over binary trees with a class for each span, ``(B,)``.
 
-    It is once differentiable. If it requires a gradient, the forward pass also computes the
-    marginals.
-
-    Args:
-        scores: ``(C, P, B)``, float32 or float64.
-        lengths: ``(B,)`` int64.
-        starts: see the module.
+    Scores are ``(C, P, B)``, and ``starts`` as in the module. The result is once differentiable. If
+    it requires a gradient, the forward pass also computes the marginals.
     """
     keep = scores.requires_grad and torch.is_grad_enabled()
     total: Tensor = _log_partition(scores, lengths, list(starts), keep)[0]

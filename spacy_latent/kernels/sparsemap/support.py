@@ -125,11 +125,9 @@ def extend(count, size, gap, rounding, inverse, row_sums, workspace):
     """Add an atom to the inverse of G + 11ᵀ of ``count`` others.
 
     Args:
-        count: number of the other atoms.
         size: number of parts of the new atom.
         gap: (s − μ)·(a − μ) for the new atom a; positive.
         rounding: rounding error of the gap of an atom.
-        inverse, row_sums: see Support.
         workspace: three rows like those of the inverse. The last one has the number of parts that
             the new atom shares with each of the others.
 
@@ -273,10 +271,7 @@ def polish(support, width, count, scores, workspace):
 def gradient_of_weights(count, inverse, upstream, result, row_sums):
     """Write b = S p̄ − (1ᵀS p̄)·S1 / (1ᵀS1), S the inverse of G + 11ᵀ (Niculae et al. 2018a).
 
-    Args:
-        upstream: p̄, the gradient of the weights.
-        result: written: b, the gradient of the scores of the atoms.
-        row_sums: workspace.
+    p̄ is the gradient of the weights, and b the gradient of the scores of the atoms.
     """
     for j in range(count):
         result[j] = row_sums[j] = 0.0
