@@ -17,9 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InfeasibleError, InvalidScores, not_finite_message
+from spacy_latent.kernels.autograd.arrays import read
+from spacy_latent.kernels.autograd.families import check
 from spacy_latent.kernels.autograd.torch_operators import torch_operator
 from spacy_latent.kernels.core.compilation import kernel
+from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.kernels.core.pool import spread
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
@@ -80,10 +82,8 @@ def empty_matching(longest):
 def _bid(costs, unaligned, row, matching):
     """Put a free row in its cheapest column, by augmenting row reduction.
 
-    The column's price falls until the column costs the row as much as the second cheapest.
-
-    Returns:
-        The row that held the column, or −1.
+    The column's price falls until the column costs the row as much as the second cheapest. The
+    function returns the row that held the column, or −1.
     """
     matched, partner, prices, reduced = matching[:4]
     row_costs, columns = costs[row], costs.shape[1]
@@ -117,11 +117,7 @@ def _bid(costs, unaligned, row, matching):
 
 @kernel
 def _augment(costs, unaligned, start, matching):
-    """Match one more row, by the shortest augmenting path from it (Dijkstra 1959).
-
-    Returns:
-        Whether there is a path.
-    """
+    """Match one more row by its shortest augmenting path (Dijkstra 1959), if there is one."""
     matched, partner, prices, distance, visited, reach, previous = matching
     columns = costs.shape[1]
     for j in range(columns):
@@ -207,7 +203,7 @@ def keep_cheapest(costs, matching):
 
 @kernel
 def assign(costs, unaligned, matching):
-    """Find the cheapest assignment of each row to a different column.
+    """Find the cheapest assignment of each row to a different column, if there is one.
 
     Args:
         costs: ``(rows, columns)`` float64, +inf if forbidden; no more rows than columns, except
@@ -232,10 +228,9 @@ def assign(costs, unaligned, matching):
 
 @kernel
 def read_costs(scores, rows, columns, result):
-    """Write −scores to ``result`` as float64, transposed if there are more rows than columns.
+    """Write −scores as float64, transposed if there are more rows than columns.
 
-    Returns:
-        FEASIBLE or NOT_FINITE.
+    The function returns FEASIBLE or NOT_FINITE.
     """
     for i in range(rows):
         for j in range(columns):
@@ -252,13 +247,11 @@ def read_costs(scores, rows, columns, result):
 
 @kernel
 def best_assignments(start, stop, batch, best, status):
-    """Write the best one-to-one alignments of items ``start`` to ``stop``.
+    """Write 1 to the cells of the best one-to-one alignments of the items start .. stop−1.
 
-    Args:
-        batch: scores are ``(B, N, M)``, lengths ``(B, 2)``. The option is ``unaligned``, see
-            :func:`assign`.
-        best: like ``scores``, zeros; written: 1 in the cells of the alignment.
-        status: ``(B,)`` int8; written if an item is not feasible or not finite.
+    Scores are ``(B, N, M)``, lengths ``(B, 2)``. The option is ``unaligned``, see :func:`assign`.
+    ``best`` has the shape of the scores, and is 0 at the call. The status is only written if it is
+    not FEASIBLE.
     """
     scores, lengths, (unaligned,) = batch
     longest = 1
@@ -297,19 +290,12 @@ def best_alignments(scores: Tensor, lengths: Tensor, unaligned: bool, name: str)
 
     Tensors on a GPU are solved on the CPU and sent back.
     """
-    from spacy_latent.kernels.core import gpu_transfers
-
-    matrix = gpu_transfers.fetch(scores).contiguous().numpy()
-    sizes = gpu_transfers.fetch(lengths).contiguous().numpy()
-    best = np.zeros_like(matrix)
-    status = np.zeros(len(matrix), dtype=np.int8)
+    matrix, sizes = read(scores, lengths)
+    best, status = np.zeros_like(matrix), np.zeros(len(matrix), dtype=np.int8)
     batch = (matrix, sizes, (unaligned,))
     spread(best_assignments, assignment_costs(sizes), (batch, best, status))
-    if (status == NOT_FINITE).any():
-        raise InvalidScores(not_finite_message(name, np.flatnonzero(status == NOT_FINITE).tolist()))
-    if status.any():
-        raise InfeasibleError(name, np.flatnonzero(status == INFEASIBLE).tolist())
-    return gpu_transfers.send(torch.from_numpy(best), scores.device)
+    check(name, status)
+    return send(torch.from_numpy(best), scores.device)
 
 
 @best_alignments.register_fake

@@ -1,9 +1,6 @@
-"""Sums over monotone alignments on logarithms, O(n·m) for an item.
+"""Sums, maxima and samples of monotone alignments, O(n·m) for an item; sums are logarithms.
 
-Alignments are paths of dynamic time warping (Sakoe and Chiba 1978), or sets of matches (Needleman
-and Wunsch 1970). The unmatched words between two matches can be passed in several orders. To count
-each set once, rows are passed before columns. This takes two states: only the first, in which no
-column has been passed since the last match, may still pass rows.
+Alignments are paths of dynamic time warping, or sets of matches with two states (see the README).
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import numpy as np
 
 from spacy_latent.kernels.autograd.families import Family
 from spacy_latent.kernels.core.compilation import kernel
-from spacy_latent.kernels.core.draws import uniform_of_splitmix
+from spacy_latent.kernels.core.draws import choose, uniform_of_splitmix
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
@@ -58,11 +55,7 @@ def in_window(i, j, rows, columns, window):
 
 @kernel
 def read_cells(scores, rows, columns, window, s):
-    """Copy the cells of an item to ``s``, with −inf outside the window.
-
-    Returns:
-        Its status.
-    """
+    """Copy the cells of an item, −inf outside the window, and return the status of the item."""
     wrong = 0
     for i in range(rows):
         for j in range(columns):
@@ -340,26 +333,6 @@ def best_alignments(start, stop, batch, best, status):
 
 
 @kernel
-def _pick(weights, count, state):
-    """Return an index with probability proportional to exp(weights)."""
-    top = -np.inf
-    for k in range(count):
-        top = max(top, weights[k])
-    total = 0.0
-    for k in range(count):
-        total += math.exp(weights[k] - top)
-    left, chosen = uniform_of_splitmix(state) * total, 0
-    for k in range(count):
-        share = math.exp(weights[k] - top)
-        if share > 0.0:
-            chosen = k
-            left -= share
-            if left < 0.0:
-                break
-    return chosen
-
-
-@kernel
 def sample_alignments(start, stop, batch, seeds, samples, status):
     """Draw exact samples ``(K, B, N, M)``, 0/1, from the last cell back."""
     scores, lengths, (moves, window) = batch
@@ -388,12 +361,12 @@ def sample_alignments(start, stop, batch, seeds, samples, status):
                     weights[0] = sums[0, i - 1, j - 1]
                     weights[1] = sums[0, i - 1, j]
                     weights[2] = sums[0, i, j - 1]
-                    move = _pick(weights, 3, state)
+                    move = choose(weights, 3, uniform_of_splitmix(state))
                     i -= move != 2
                     j -= move != 1
                 continue
             weights[0], weights[1] = sums[0, i, j], sums[1, i, j]
-            at = _pick(weights, 2, state)
+            at = choose(weights, 2, uniform_of_splitmix(state))
             while i > 0 or j > 0:
                 if at == 1:
                     # The step passed a column. The state before it may be either.
@@ -406,14 +379,14 @@ def sample_alignments(start, stop, batch, seeds, samples, status):
                             sums[0, i - 1, j - 1], sums[1, i - 1, j - 1], -np.inf
                         )
                         weights[1] = either + s[i - 1, j - 1]
-                    if _pick(weights, 2, state) == 0:
+                    if choose(weights, 2, uniform_of_splitmix(state)) == 0:
                         i -= 1
                         continue
                     z[i - 1, j - 1] = 1
                     i -= 1
                     j -= 1
                 weights[0], weights[1] = sums[0, i, j], sums[1, i, j]
-                at = _pick(weights, 2, state)
+                at = choose(weights, 2, uniform_of_splitmix(state))
 
 
 FAMILY = Family(

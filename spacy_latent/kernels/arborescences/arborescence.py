@@ -190,9 +190,18 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
             count += 1
             depth = first
 
-    # Expand the cycles, the last contracted first. The arc that enters a cycle breaks it.
+    expand_cycles(count, entering_head, entering_modifier, parent, removed, heads)
+    return FEASIBLE
+
+
+@kernel
+def expand_cycles(count, entering_head, entering_modifier, parent, removed, heads):
+    """Write the heads, from the arcs that enter the nodes below ``count``, −1 for none.
+
+    The arc that enters a cycle breaks it. So cycles are expanded, the last contracted first.
+    """
     for node in range(count - 1, 0, -1):
-        if removed[node]:
+        if removed[node] or entering_head[node] == -1:
             continue
         modifier = entering_modifier[node]
         heads[modifier] = entering_head[node]
@@ -202,7 +211,6 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
             if inner == node:
                 break
             inner = parent[inner]
-    return FEASIBLE
 
 
 @kernel
@@ -222,12 +230,9 @@ def _copy_arcs(scores, n, direction, max_arc_length, result):
 
 @kernel
 def best_arborescences(start, stop, batch, heads, status):
-    """Write the best trees of the items start .. stop−1.
+    """Write the best trees of the items start .. stop−1 as ``Family.best``.
 
-    Args:
-        batch: scores are ``(B, N+1, N+1)``; only allowed arcs of real tokens are read.
-        heads: ``(B, N+1)`` int32, written up to each length; −1 elsewhere.
-        status: ``(B,)`` int8, see kernels.core.status.
+    Scores are ``(B, N+1, N+1)``. Heads are ``(B, N+1)``, −1 for the root and padding.
     """
     scores, lengths, (direction, max_arc_length, single_root) = batch
     longest = 0

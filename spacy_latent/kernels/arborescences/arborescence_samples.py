@@ -38,9 +38,9 @@ from spacy_latent.kernels.arborescences.elimination import (
 )
 from spacy_latent.kernels.arborescences.elimination_logarithms import eliminate_logarithms
 from spacy_latent.kernels.core.compilation import kernel
-from spacy_latent.kernels.core.draws import choose
+from spacy_latent.kernels.core.draws import choose, uniform
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE
-from spacy_latent.kernels.simd.arc_scores import read_arc_scores
+from spacy_latent.kernels.simd.arc_scores import read_arc_scores, subtract_best
 from spacy_latent.kernels.simd.exponential import exponential
 
 
@@ -48,11 +48,7 @@ from spacy_latent.kernels.simd.exponential import exponential
 def _eliminate(scores, n, first_node, logs):
     """Write the results of ``eliminate_logarithms``, from an elimination of plain weights.
 
-    Args:
-        scores: [head, modifier], at most 0.
-
-    Returns:
-        Whether weights that underflow have no effect.
+    Scores are at most 0. The function returns whether weights that underflow have no effect.
     """
     rows, columns = padded_shape(n)
     own = workspace(np.zeros(4 * rows * columns), np.empty(n + 1), n)
@@ -89,18 +85,13 @@ def _path(scores, logs, head, modifier, n, column, state):
     column[0] = scores[head, modifier]
     for k in range(first, n + 1):
         column[k - first + 1] = logs[k, head] + logs[modifier, k]
-    place = choose(column, n - first + 2, state)
+    place = choose(column, n - first + 2, uniform(state))
     return first + place - 1 if place > 0 else 0
 
 
 @kernel
 def _draw(scores, logs, n, first_node, heads, column, state):
-    """Draw a tree from the results of the elimination.
-
-    Args:
-        heads: ``(n+1,)``, written.
-        column: workspace.
-    """
+    """Draw a tree from the results of the elimination."""
     # For each modifier the token over which its arc leads, 0 for none.
     paths, hangs = np.zeros(n + 1, np.int32), np.empty(n + 1, np.int32)
     for k in range(1, n + 1):
@@ -118,7 +109,7 @@ def _draw(scores, logs, n, first_node, heads, column, state):
             for h in range(k):
                 allowed = h >= first_node and not (split and hangs[h] == k)
                 column[h] = logs[k, h] if allowed else -np.inf
-            heads[k] = choose(column, k, state)
+            heads[k] = choose(column, k, uniform(state))
         paths[k] = _path(scores, logs, heads[k], k, n, column, state)
         for m in range(1, k):
             if heads[m] == k:
@@ -127,11 +118,7 @@ def _draw(scores, logs, n, first_node, heads, column, state):
 
 @kernel
 def _mark(heads, k, hangs):
-    """Write to ``hangs`` on which of the nodes 0 and k each token before k hangs.
-
-    Args:
-        heads: ``(n+1,)``, of the tokens before k.
-    """
+    """Write to ``hangs`` on which of the nodes 0 and k each token before k hangs."""
     hangs[0] = 0
     for token in range(1, k):
         hangs[token] = -1
@@ -147,24 +134,8 @@ def _mark(heads, k, hangs):
 
 
 @kernel
-def _subtract_best(scores, n):
-    """Subtract the best score of each column. Each token must have a head."""
-    for m in range(1, n + 1):
-        best = -np.inf
-        for h in range(n + 1):
-            best = max(best, scores[h, m])
-        for h in range(n + 1):
-            scores[h, m] -= best
-
-
-@kernel
 def sample_trees(start, stop, batch, seeds, samples, status):
-    """Draw exact samples for the items start .. stop−1.
-
-    Args:
-        seeds: ``(B,)`` uint64, not zero.
-        samples: ``(K, B, N+1)`` int32 heads.
-    """
+    """Draw exact samples as ``Family.sample``: heads ``(K, B, N+1)``."""
     scores, lengths, (direction, max_arc_length, single_root) = batch
     first_node = 1 if single_root else 0
     for b in range(start, stop):
@@ -179,7 +150,7 @@ def sample_trees(start, stop, batch, seeds, samples, status):
         if child == 0:
             status[b] = INFEASIBLE
             continue
-        _subtract_best(matrix, n)
+        subtract_best(matrix, n)
         swap(matrix, 1, child, n)
         if not _eliminate(matrix, n, first_node, logs):
             for h in range(n + 1):

@@ -18,6 +18,7 @@ import math
 import numpy as np
 import torch
 
+from spacy_latent.kernels.arborescences.arborescence import expand_cycles
 from spacy_latent.kernels.autograd.arrays import read_float64
 from spacy_latent.kernels.autograd.families import check
 from spacy_latent.kernels.autograd.operators import draw_seeds
@@ -82,13 +83,9 @@ def _choose_entering(incoming, lowest, n, row, nodes, slopes, state, chosen):
 
 @kernel
 def _reach(incoming, n, start, along, reached, stack):
-    """Mark the tokens that can be reached from a token over arcs between tokens.
+    """Mark the tokens that can be reached from a token, and return the number of marked tokens.
 
-    Args:
-        along: whether arcs are followed from head to modifier, or from modifier to head.
-
-    Returns:
-        The number of tokens marked so far.
+    Arcs between tokens are followed from head to modifier if ``along``, else from modifier to head.
     """
     reached[start] = 1
     stack[0] = start
@@ -112,10 +109,8 @@ def _reach(incoming, n, start, along, reached, stack):
 def _roots(incoming, n, column, reached, stack):
     """Write the scores of possible single roots, and −inf for other tokens.
 
-    A possible single root is a token that reaches all others.
-
-    Returns:
-        FEASIBLE or INFEASIBLE.
+    A possible single root is a token that reaches all others. Without one, the result is
+    INFEASIBLE.
     """
     column[:] = -np.inf
     reached[:] = 0
@@ -172,12 +167,9 @@ def sample_traces(start, stop, batch, seeds, samples, log_probs, slopes, status)
     draws the distribution of trees is the same.
 
     Args:
-        batch: scores are ``(B, N+1, N+1)`` float64; only allowed arcs of real tokens are read.
         seeds: ``(B,)`` uint64, not zero.
-        samples: ``(K, B, N+1)`` int32 heads, −1 for the root and padding.
-        log_probs: ``(K, B)`` float64, log-probabilities of the traces.
-        slopes: ``(K, B, N+1, N+1)`` float64, zeros; written: the gradients of log_probs.
-        status: ``(B,)`` int8.
+        samples, log_probs: see :func:`traces`; heads are −1 for the root and padding.
+        slopes: zeros at the call; the gradients of log_probs are written.
     """
     scores, lengths, (direction, max_arc_length, single_root) = batch
     for b in range(start, stop):
@@ -276,18 +268,7 @@ def sample_traces(start, stop, batch, seeds, samples, log_probs, slopes, status)
                     break
             if status[b] != FEASIBLE:
                 break
-            # Expand the cycles, the last contracted first. The arc that enters a cycle breaks it.
-            for node in range(count - 1, 0, -1):
-                if removed[node] or entering_head[node] == -1:
-                    continue
-                modifier = entering_modifier[node]
-                heads[modifier] = entering_head[node]
-                inner = modifier
-                while inner != -1 and not removed[inner]:
-                    removed[inner] = 1
-                    if inner == node:
-                        break
-                    inner = parent[inner]
+            expand_cycles(count, entering_head, entering_modifier, parent, removed, heads)
             log_probs[k, b] = total
 
 
@@ -301,17 +282,15 @@ def traces(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return sampled heads, with the log-probabilities of their traces and their gradients.
 
-    Args:
-        options: direction, max_arc_length and single_root as numbers.
-        name: the name of the structure, for messages.
+    The options are direction, max_arc_length and single_root as numbers.
 
     Returns:
         Heads ``(K, B, N+1)`` int32, log-probabilities ``(K, B)`` and their gradients ``(K, B, N+1,
         N+1)``, both float64. All are on the CPU and without gradient.
 
     Raises:
-        InvalidScores: items, which the message names, have invalid scores.
-        InfeasibleError: items, which the message names, have no tree.
+        InvalidScores: some items, which the message names, have invalid scores.
+        InfeasibleError: some items have no tree.
     """
     array, sizes = read_float64(scores.detach()), fetch(lengths).contiguous().numpy()
     seeds = draw_seeds(len(array), generator).numpy().astype(np.uint64)

@@ -8,12 +8,19 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from spacy_latent.kernels.arborescences.block_products import address, read_arguments, vector_at
+from spacy_latent.kernels.arborescences.block_products import address, vector_in
 from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE
 from spacy_latent.kernels.simd.arc_scores import read_arc_scores
 from spacy_latent.kernels.simd.exponential import exponential_of
-from spacy_latent.kernels.simd.vector import LANES, VECTOR, broadcast
+from spacy_latent.kernels.simd.vector import (
+    VECTOR,
+    broadcast,
+    constant,
+    over_vectors,
+    read_arguments,
+    vector_from,
+)
 
 # Products of two such weights and a share do not underflow.
 SMALLEST_WEIGHT = 1e-100
@@ -34,16 +41,14 @@ def column_weights(typingctx, scores, j, rows, columns, weights, tops, best):
         source, j, rows, columns, target, largest, where = read_arguments(
             context, builder, signature, arguments
         )
-        number = j.type
-        low, zero = (ir.Constant(VECTOR, [value] * LANES) for value in (float("-inf"), 0.0))
+        number, low, zero = j.type, constant(-np.inf), constant(0.0)
         top, place = cgutils.alloca_once(builder, VECTOR), cgutils.alloca_once(builder, VECTOR)
-        with cgutils.for_range_slice(builder, number(0), columns, number(LANES), number) as (c, _):
+        with over_vectors(builder, number(0), columns) as c:
             begin = address(builder, source, number(0), builder.add(j, c))
             width = builder.extract_value(source.shape, 1)
 
             def load(h):
-                at = builder.gep(begin, [builder.mul(h, width)])
-                return builder.load(vector_at(builder, at), align=8)
+                return builder.load(vector_from(builder, begin, builder.mul(h, width)), align=8)
 
             builder.store(low, top)
             builder.store(zero, place)
@@ -56,12 +61,10 @@ def column_weights(typingctx, scores, j, rows, columns, weights, tops, best):
             found = builder.load(top)
             found = builder.select(builder.fcmp_ordered(">", found, low), found, zero)
             for array, value in ((largest, found), (where, builder.load(place))):
-                at = vector_at(builder, builder.gep(array.data, [c]))
-                builder.store(value, at, align=8)
+                builder.store(value, vector_from(builder, array.data, c), align=8)
             with cgutils.for_range(builder, rows) as loop:
                 values = exponential_of(builder, builder.fsub(load(loop.index), found))
-                at = address(builder, target, loop.index, c)
-                builder.store(values, vector_at(builder, at), align=8)
+                builder.store(values, vector_in(builder, target, loop.index, c), align=8)
         return context.get_dummy_value()
 
     return signature, generate
@@ -123,12 +126,3 @@ def sum_columns(weights, begin, end, columns, sums):
         row = weights[h]
         for m in range(columns):
             sums[m] += row[m]
-
-
-@kernel
-def copy(source, target, rows, columns):
-    """Copy a matrix; numba's own assignment takes seconds to compile."""
-    for i in range(rows):
-        of_row, row = source[i], target[i]
-        for j in range(columns):
-            row[j] = of_row[j]

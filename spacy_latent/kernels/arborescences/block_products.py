@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from spacy_latent.kernels.core.compilation import kernel
-from spacy_latent.kernels.simd.vector import FLAGS, LANES, VECTOR, broadcast, transposed
+from spacy_latent.kernels.simd.vector import (
+    LANES,
+    VECTOR,
+    broadcast,
+    constant,
+    over_vectors,
+    read_arguments,
+    times_plus,
+    transposed,
+    vector_from,
+)
 
 # Initial value of a tile of a product: the entries of the target, 0, or a column of the left
 # factor, the one after the columns that are multiplied.
 GIVEN, NOTHING, COLUMN = range(3)
-
-
-def read_arguments(context: Any, builder: Any, signature: Any, arguments: Any) -> list[Any]:
-    """Return the arguments of an intrinsic, with accessible arrays."""
-    values = []
-    for kind, value in zip(signature.args, arguments):
-        is_array = isinstance(kind, types.Array)
-        values.append(context.make_array(kind)(context, builder, value) if is_array else value)
-    return values
 
 
 def address(builder: Any, array: Any, i: Any, j: Any) -> Any:
@@ -32,12 +32,9 @@ def address(builder: Any, array: Any, i: Any, j: Any) -> Any:
     return builder.gep(array.data, [builder.add(builder.mul(i, width), j)])
 
 
-def vector_at(builder: Any, place: Any) -> Any:
-    return builder.bitcast(place, VECTOR.as_pointer())
-
-
-def times_plus(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    return builder.fadd(c, builder.fmul(a, b, flags=FLAGS), flags=FLAGS)
+def vector_in(builder: Any, array: Any, i: Any, j: Any) -> Any:
+    """Return the address of the vector that starts at [i, j]."""
+    return builder.bitcast(address(builder, array, i, j), VECTOR.as_pointer())
 
 
 def _tile(rows: int, vectors: int, turned: bool = False) -> Any:
@@ -69,15 +66,13 @@ def _tile(rows: int, vectors: int, turned: bool = False) -> Any:
 
             def vectors_of(array: Any, i: Any, j: Any) -> list[Any]:
                 begin = address(builder, array, i, j)
-                places = (builder.gep(begin, [number(v * LANES)]) for v in range(vectors))
-                return [builder.bitcast(place, VECTOR.as_pointer()) for place in places]
+                return [vector_from(builder, begin, number(v * LANES)) for v in range(vectors)]
 
             targets = [vectors_of(target, builder.add(ci, number(r)), cj) for r in range(rows)]
             sums = [[cgutils.alloca_once(builder, VECTOR) for _ in row] for row in targets]
-            zero = ir.Constant(VECTOR, [0.0] * LANES)
             for own in sums:
                 for place in own:
-                    builder.store(zero, place)
+                    builder.store(constant(0.0), place)
             with builder.if_then(builder.icmp_signed("==", start, number(GIVEN))):
                 for own, row in zip(sums, targets):
                     for place, known in zip(own, row):
@@ -186,10 +181,9 @@ def copy_block(typingctx, a, i, j, k, l, rows, columns):
         with cgutils.for_range(builder, rows) as loop:
             source = address(builder, array, builder.add(i, loop.index), j)
             target = address(builder, array, builder.add(k, loop.index), l)
-            step = number(LANES)
-            with cgutils.for_range_slice(builder, number(0), columns, step, number) as (at, _):
-                value = builder.load(vector_at(builder, builder.gep(source, [at])), align=8)
-                builder.store(value, vector_at(builder, builder.gep(target, [at])), align=8)
+            with over_vectors(builder, number(0), columns) as at:
+                value = builder.load(vector_from(builder, source, at), align=8)
+                builder.store(value, vector_from(builder, target, at), align=8)
         return context.get_dummy_value()
 
     return signature, generate
@@ -207,13 +201,12 @@ def turn_to(typingctx, matrix, begin, size, result):
     def generate(context, builder, signature, arguments):
         source, begin, size, target = read_arguments(context, builder, signature, arguments)
         number = size.type
-        step, zero = number(LANES), number(0)
 
         def at(array: Any, i: Any, k: int, j: Any) -> Any:
-            return vector_at(builder, address(builder, array, builder.add(i, number(k)), j))
+            return vector_in(builder, array, builder.add(i, number(k)), j)
 
-        with cgutils.for_range_slice(builder, zero, size, step, number) as (i, _):
-            with cgutils.for_range_slice(builder, zero, size, step, number) as (j, _):
+        with over_vectors(builder, number(0), size) as i:
+            with over_vectors(builder, number(0), size) as j:
                 row = builder.add(i, begin)
                 block = [builder.load(at(source, row, k, j), align=8) for k in range(LANES)]
                 for k, value in enumerate(transposed(builder, block)):

@@ -17,7 +17,6 @@ from spacy_latent.kernels.arborescences.arborescence import (
 )
 from spacy_latent.kernels.arborescences.arc_weights import (
     FAST,
-    copy,
     loses_nothing,
     read_weights,
     sum_columns,
@@ -26,7 +25,7 @@ from spacy_latent.kernels.arborescences.escape_probabilities import SMALLEST_PIV
 from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, UNSOLVED
-from spacy_latent.kernels.simd.vector import GROUP, LANES, fused_loop
+from spacy_latent.kernels.simd.vector import GROUP, LANES, copy, fused_loop
 
 # Smallest product of all pivots, each divided by the sum of its token's weights. Errors and
 # gradients grow with its inverse, and second derivatives with the square of its inverse.
@@ -96,7 +95,6 @@ def eliminate(own, n, first_node, smallest_chance, row):
     Args:
         first_node: the first node that counts in pivots: 1 with a single root, else 0.
         smallest_chance: see SMALLEST_CHANCE.
-        row: workspace.
 
     Returns:
         log Z, or NaN if pivots are too small for a precise result.
@@ -148,11 +146,7 @@ def _read_row(source, k, row):
 
 @kernel(fastmath=FAST)
 def _adjoint(own, n, first_node, row, passed):
-    """Write gradient and reach after :func:`eliminate`.
-
-    Args:
-        row, passed: workspaces.
-    """
+    """Write gradient and reach after :func:`eliminate`."""
     w, shares, g = own.weights, own.shares, own.gradient
     g[:] = 0.0
     for k in range(1, n + 1):
@@ -182,12 +176,7 @@ def _adjoint(own, n, first_node, row, passed):
 
 @kernel(fastmath=FAST)
 def _tangent(own, tangents, n, first_node, row, drow):
-    """Write the tangents of the results of eliminate.
-
-    Args:
-        tangents: its weights are the tangents of the weights.
-        row, drow: workspaces.
-    """
+    """Write the tangents of the results of :func:`eliminate`, from the tangents of the weights."""
     w, shares, dw, dshares = own.weights, own.shares, tangents.weights, tangents.shares
     for k in range(n, 0, -1):
         share, dshare = shares[k], dshares[k]
@@ -218,11 +207,7 @@ def _tangent(own, tangents, n, first_node, row, drow):
 
 @kernel(fastmath=FAST)
 def _tangent_of_adjoint(own, tangents, n, first_node, rows):
-    """Write the tangent of the gradient after :func:`_tangent`.
-
-    Args:
-        rows: four rows of workspace.
-    """
+    """Write the tangent of the gradient after :func:`_tangent`."""
     w, shares, g = own.weights, own.shares, own.gradient
     dw, dshares, dg = tangents.weights, tangents.shares, tangents.gradient
     row, drow, dpassed, dreach = rows[0], rows[1], rows[2], rows[3]

@@ -28,11 +28,7 @@ def _log_add(a, da, b, db):
 
 @kernel
 def eliminate_logarithms(w, dw, n, first_node):
-    """Eliminate the tokens n .. 1 from the log-weights, in place.
-
-    Returns:
-        log Z, or −inf.
-    """
+    """Eliminate the tokens n .. 1 from the log-weights, in place, and return log Z, or −inf."""
     total = 0.0
     for k in range(n, 0, -1):
         pivot, dpivot = -np.inf, 0.0

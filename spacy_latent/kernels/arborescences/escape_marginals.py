@@ -9,8 +9,18 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from spacy_latent.kernels.arborescences.block_products import address, read_arguments, vector_at
-from spacy_latent.kernels.simd.vector import LANES, VECTOR, broadcast, in_blocks, vector_of
+from spacy_latent.kernels.arborescences.block_products import address, vector_in
+from spacy_latent.kernels.simd.vector import (
+    VECTOR,
+    broadcast,
+    constant,
+    in_blocks,
+    read_arguments,
+    vector_from,
+    vector_of,
+)
+
+MATRIX = types.Array(types.float64, 2, "C")
 
 
 @intrinsic
@@ -30,11 +40,11 @@ def write_probabilities(typingctx, weights, escapes, inverse, n, total, out):
         number = n.type
         total = cgutils.alloca_once(builder, VECTOR)
         with in_blocks(builder, number(0), n) as j:
-            share_of = builder.load(vector_at(builder, builder.gep(factors.data, [j])), align=8)
+            share_of = builder.load(vector_from(builder, factors.data, j), align=8)
 
             def share(h: Any) -> Any:
-                place = vector_at(builder, address(builder, given, h, j))
-                return builder.fmul(builder.load(place, align=8), share_of)
+                weight = builder.load(vector_in(builder, given, h, j), align=8)
+                return builder.fmul(weight, share_of)
 
             def put(h: Any, value: Any) -> None:
                 _put(builder, kind, target, h, builder.add(j, number(1)), value)
@@ -46,10 +56,9 @@ def write_probabilities(typingctx, weights, escapes, inverse, n, total, out):
                 h = builder.add(loop.index, number(1))
                 value = share(h)
                 builder.store(builder.fadd(builder.load(total), value), total)
-                place = vector_at(builder, address(builder, chances, loop.index, j))
-                put(h, builder.fmul(value, builder.load(place, align=8)))
-            place = vector_at(builder, builder.gep(sums.data, [j]))
-            builder.store(builder.load(total), place, align=8)
+                chance = builder.load(vector_in(builder, chances, loop.index, j), align=8)
+                put(h, builder.fmul(value, chance))
+            builder.store(builder.load(total), vector_from(builder, sums.data, j), align=8)
         return context.get_dummy_value()
 
     return signature, generate
@@ -87,22 +96,20 @@ def read_change(typingctx, weights, inverse, along, common, n, single_root, chan
         given, factors, upstream, shared, n, single_root, target, sums = read_arguments(
             context, builder, signature, arguments
         )
-        number, kind = n.type, signature.args[2]
-        zero = ir.Constant(VECTOR, [0.0] * LANES)
+        number, kind, zero = n.type, signature.args[2], constant(0.0)
         total = cgutils.alloca_once(builder, VECTOR)
         with in_blocks(builder, number(0), n) as j:
             factor, shift = (
-                builder.load(vector_at(builder, builder.gep(array.data, [j])), align=8)
+                builder.load(vector_from(builder, array.data, j), align=8)
                 for array in (factors, shared)
             )
 
             def work(h: Any, row: Any) -> Any:
-                weight = _get(builder, types.Array(types.float64, 2, "C"), given, h, j)
+                weight = _get(builder, MATRIX, given, h, j)
                 moved = _get(builder, kind, upstream, h, builder.add(j, number(1)))
                 value = builder.fmul(builder.fmul(weight, factor), builder.fsub(moved, shift))
                 value = builder.select(builder.fcmp_ordered(">", weight, zero), value, zero)
-                place = vector_at(builder, address(builder, target, row, j))
-                builder.store(value, place, align=8)
+                builder.store(value, vector_in(builder, target, row, j), align=8)
                 return value
 
             first = work(number(0), n)
@@ -111,8 +118,7 @@ def read_change(typingctx, weights, inverse, along, common, n, single_root, chan
             with cgutils.for_range(builder, n) as loop:
                 value = work(builder.add(loop.index, number(1)), loop.index)
                 builder.store(builder.fadd(builder.load(total), value), total)
-            place = vector_at(builder, builder.gep(sums.data, [j]))
-            builder.store(builder.load(total), place, align=8)
+            builder.store(builder.load(total), vector_from(builder, sums.data, j), align=8)
         return context.get_dummy_value()
 
     return signature, generate
@@ -120,21 +126,9 @@ def read_change(typingctx, weights, inverse, along, common, n, single_root, chan
 
 @intrinsic
 def write_change(
-    typingctx,
-    weights,
-    escapes,
-    inverse,
-    along,
-    common,
-    best,
-    left,
-    both,
-    diagonal,
-    n,
-    single_root,
-    total,
-    out,
-):
+    typingctx, weights, escapes, inverse, along, common, best, left, both, diagonal,
+    n, single_root, total, out,
+):  # fmt: skip
     """Write the tangents of the marginals, and their sums over heads.
 
     out[h, m + 1] = weights[h, m] · inverse[m] · (escapes[h − 1, m] · (along[h, m + 1] − common[m])
@@ -155,17 +149,16 @@ def write_change(
         values = read_arguments(context, builder, signature, arguments)
         given, chances, factors, upstream, shared, skipped, before, after, corners = values[:9]
         n, single_root, sums, target = values[9:]
-        number, plain = n.type, types.Array(types.float64, 2, "C")
-        zero, ones = (ir.Constant(VECTOR, [value] * LANES) for value in (0.0, 1.0))
+        number, zero, ones = n.type, constant(0.0), constant(1.0)
         total = cgutils.alloca_once(builder, VECTOR)
         with in_blocks(builder, number(0), n) as j:
             factor, shift, where, corner = (
-                builder.load(vector_at(builder, builder.gep(array.data, [j])), align=8)
+                builder.load(vector_from(builder, array.data, j), align=8)
                 for array in (factors, shared, skipped, corners)
             )
 
             def work(h: Any, chance: Any, moved: Any) -> None:
-                weight = _get(builder, plain, given, h, j)
+                weight = _get(builder, MATRIX, given, h, j)
                 change = _get(builder, signature.args[3], upstream, h, builder.add(j, number(1)))
                 own = builder.fmul(builder.fsub(change, shift), chance)
                 value = builder.fmul(builder.fmul(weight, factor), builder.fsub(own, moved))
@@ -179,18 +172,17 @@ def write_change(
 
             builder.store(zero, total)
             with cgutils.for_range(builder, n) as loop:
-                value = _get(builder, plain, before, loop.index, j)
+                value = _get(builder, MATRIX, before, loop.index, j)
                 builder.store(builder.fadd(builder.load(total), value), total)
             counted = builder.icmp_signed("==", single_root, number(0))
             moved = builder.fsub(builder.load(total), builder.select(counted, corner, zero))
             builder.store(zero, total)
             work(number(0), ones, moved)
             with cgutils.for_range(builder, n) as loop:
-                moved = builder.fsub(_get(builder, plain, after, loop.index, j), corner)
-                chance = _get(builder, plain, chances, loop.index, j)
+                moved = builder.fsub(_get(builder, MATRIX, after, loop.index, j), corner)
+                chance = _get(builder, MATRIX, chances, loop.index, j)
                 work(builder.add(loop.index, number(1)), chance, moved)
-            place = vector_at(builder, builder.gep(sums.data, [j]))
-            builder.store(builder.load(total), place, align=8)
+            builder.store(builder.load(total), vector_from(builder, sums.data, j), align=8)
         return context.get_dummy_value()
 
     return signature, generate

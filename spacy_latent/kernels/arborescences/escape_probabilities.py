@@ -36,12 +36,19 @@ from spacy_latent.kernels.arborescences.block_products import (
     copy_block,
     multiply_block,
     product,
-    read_arguments,
-    times_plus,
-    vector_at,
+    vector_in,
 )
 from spacy_latent.kernels.core.compilation import kernel
-from spacy_latent.kernels.simd.vector import LANES, VECTOR, broadcast, transposed
+from spacy_latent.kernels.simd.vector import (
+    LANES,
+    broadcast,
+    constant,
+    over_vectors,
+    read_arguments,
+    times_plus,
+    transposed,
+    vector_from,
+)
 
 # Weights below 1e−308 underflow. They cannot matter in a pivot above this.
 SMALLEST_PIVOT = 1e-150
@@ -53,7 +60,7 @@ def _lane(k: int) -> Any:
 
 
 def _spread_lane(builder: Any, vector: Any, k: int) -> Any:
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [k] * LANES)
+    mask = constant(k, ir.VectorType(ir.IntType(32), LANES))
     return builder.shuffle_vector(vector, vector, mask)
 
 
@@ -79,25 +86,19 @@ def _invert_block(typingctx, x, i, j, end, inverse, pivots):
 
     def generate(context, builder, signature, arguments):
         source, i, j, end, result, divisors = read_arguments(context, builder, signature, arguments)
-        number = i.type
-        zero = ir.Constant(VECTOR, [0.0] * LANES)
+        number, zero, ones = i.type, constant(0.0), constant(1.0)
         starts = [
             address(builder, source, builder.add(i, number(r)), number(0)) for r in range(LANES)
         ]
         outside = [cgutils.alloca_once_value(builder, zero) for _ in starts]
-        step = number(LANES)
-        begin = builder.add(j, step)
-        with cgutils.for_range_slice(builder, begin, end, step, number) as (at, _):
+        with over_vectors(builder, builder.add(j, number(LANES)), end) as at:
             for start, place in zip(starts, outside):
-                value = builder.load(vector_at(builder, builder.gep(start, [at])), align=8)
+                value = builder.load(vector_from(builder, start, at), align=8)
                 builder.store(builder.fadd(builder.load(place), value), place)
         exits = _total(builder, transposed(builder, [builder.load(place) for place in outside]))
-        rows = [
-            builder.load(vector_at(builder, builder.gep(start, [j])), align=8) for start in starts
-        ]
+        rows = [builder.load(vector_from(builder, start, j), align=8) for start in starts]
         columns = transposed(builder, rows)
         found, one = zero, ir.DoubleType()(1.0)
-        ones = ir.Constant(VECTOR, [1.0] * LANES)
         for k in range(LANES):
             lane, at = _lane(k), ir.IntType(32)(k)
             pivot = builder.extract_element(_total(builder, [exits, *columns[k + 1 :]]), at)
@@ -117,9 +118,8 @@ def _invert_block(typingctx, x, i, j, end, inverse, pivots):
                     exits = column
             columns[k] = builder.fmul(passing, share)
         for k, column in enumerate(columns):
-            place = address(builder, result, number(k), number(0))
-            builder.store(column, vector_at(builder, place), align=8)
-        builder.store(found, vector_at(builder, divisors.data), align=8)
+            builder.store(column, vector_in(builder, result, number(k), number(0)), align=8)
+        builder.store(found, vector_from(builder, divisors.data, number(0)), align=8)
         return context.get_dummy_value()
 
     return signature, generate
@@ -145,14 +145,13 @@ def _solve_block(typingctx, x, i, counted, escapes, lo, exits, smallest, pivots)
             context, builder, signature, arguments
         )
         counted = broadcast(builder, counted)
-        number = i.type
-        zero, ones = (ir.Constant(VECTOR, [value] * LANES) for value in (0.0, 1.0))
+        number, zero, ones = i.type, constant(0.0), constant(1.0)
         # In lane k, which keeps token k: the weights among the others, to k, and to the root.
         weights = []
         to_last, to_root = [], []
         for r in range(LANES):
             start = address(builder, source, builder.add(i, number(r)), number(0))
-            to_last.append(builder.load(vector_at(builder, start), align=8))
+            to_last.append(builder.load(vector_from(builder, start, number(0)), align=8))
             numbers = [builder.load(builder.gep(start, [number(c)])) for c in range(LANES + 1)]
             spread = [broadcast(builder, value) for value in numbers]
             to_root.append(spread.pop())
@@ -183,11 +182,11 @@ def _solve_block(typingctx, x, i, counted, escapes, lo, exits, smallest, pivots)
                 value = times_plus(builder, weights[k][c], found[c], value)
             last = builder.select(_lane(k), value, last)
             found[k] = builder.select(_lane(k), zero, builder.fmul(value, shares[k][1]))
-            place = address(builder, target, builder.add(lo, number(k)), lo)
-            builder.store(found[k], vector_at(builder, place), align=8)
-        builder.store(last, vector_at(builder, builder.gep(left.data, [lo])), align=8)
+            place = vector_in(builder, target, builder.add(lo, number(k)), lo)
+            builder.store(found[k], place, align=8)
+        builder.store(last, vector_from(builder, left.data, lo), align=8)
         tiny = builder.select(builder.fcmp_ordered("<", last, tiny), last, tiny)
-        builder.store(tiny, vector_at(builder, least.data), align=8)
+        builder.store(tiny, vector_from(builder, least.data, number(0)), align=8)
         for k in range(LANES):
             vector = last if k == 0 else shares[k][0]
             first = builder.extract_element(vector, ir.IntType(32)(0))

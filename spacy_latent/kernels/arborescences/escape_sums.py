@@ -10,12 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spacy_latent.kernels.arborescences.arc_weights import (
-    copy,
-    loses_nothing,
-    read_weights,
-    sum_columns,
-)
+from spacy_latent.kernels.arborescences.arc_weights import loses_nothing, read_weights, sum_columns
 from spacy_latent.kernels.arborescences.block_products import (
     COLUMN,
     NOTHING,
@@ -37,7 +32,7 @@ from spacy_latent.kernels.arborescences.escape_probabilities import (
 from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT
 from spacy_latent.kernels.core.status import FEASIBLE, UNSOLVED
-from spacy_latent.kernels.simd.vector import LANES, aligned_empty
+from spacy_latent.kernels.simd.vector import LANES, aligned_empty, copy, whole_vectors
 
 LOG_SMALLEST_CHANCE = math.log(SMALLEST_CHANCE)
 # Largest number of returns of a walk to a token (see kernels.arborescences.matrix_tree), in float32
@@ -98,7 +93,7 @@ _kept_size = kernel(kept_size)
 
 @kernel
 def _workspace(longest, operation):
-    blocks = (longest + LANES - 1) // LANES * LANES
+    blocks = whole_vectors(longest)
     rows, width = matrix_shape(longest)
     return Workspace(
         aligned_empty((longest + 1) * (blocks + LANES) + (blocks + 1) * blocks),
@@ -112,11 +107,7 @@ def _workspace(longest, operation):
 
 @kernel
 def _find_escapes(walk, n, single_root, workspace):
-    """Write escape probabilities and inverses of exits.
-
-    Returns:
-        log Z, or NaN.
-    """
+    """Write escape probabilities and inverses of exits, and return log Z, or NaN."""
     weights, inverse, size = walk.weights, walk.inverse, len(walk.inverse)
     shape = matrix_shape(n)
     matrix = workspace.matrix[: shape[0] * shape[1]].reshape(shape)
@@ -142,10 +133,6 @@ def _log_chance(value, weights, n, single_root, sums):
     """Return the log-probability that independently chosen heads form a tree; ``value`` is log Z.
 
     With a single root, all tokens except one choose their heads.
-
-    Args:
-        weights: [head, token].
-        sums: workspace of whole blocks.
     """
     if single_root and n == 1:
         return 0.0
@@ -264,7 +251,7 @@ def sum_by_escapes(start, stop, items, batch, along, operation, results):
         result[b] = 0.0
         if n == 0:
             continue
-        size = (n + LANES - 1) // LANES * LANES
+        size = whole_vectors(n)
         begin, area = HEADER + size * size, (n + 1) * (size + LANES)
         matrix = workspace.matrices[:area].reshape((n + 1, size + LANES))
         walk = Walk(

@@ -54,11 +54,7 @@ def _find(found, count, first, left, right, share):
 
 @kernel
 def _merge(z, lengths, item, width, first, share, found, result):
-    """Write the merges of all trees.
-
-    Returns:
-        Their number, or −1 if one of the arrays is not a tree.
-    """
+    """Write the merges of all trees, and return their number, or −1 if an array is not a tree."""
     heads = np.empty(width + 1, np.int32)
     height, depth = np.empty(width + 1, np.int32), np.empty(width + 1, np.int32)
     order, waiting = np.empty(width + 1, np.int32), np.empty(width + 2, np.int32)

@@ -13,8 +13,7 @@ ENDLESS = 1 << 30
 def read_heads(z, n, heads):
     """Write the heads of the tokens 1 .. n, −1 if a token has none.
 
-    Returns:
-        Whether z is 0/1 with at most one head for each token.
+    The result is SOFT if z is not 0/1 or a token has several heads, else HARD.
     """
     heads[: n + 1] = -1
     for head in range(n + 1):

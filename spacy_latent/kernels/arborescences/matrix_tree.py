@@ -1,13 +1,10 @@
 """Sums over spanning arborescences without subtraction.
 
 Sums over arborescences are determinants of a Laplacian (Koo et al. 2007; Smith and Smith 2007). The
-determinant loses all digits if two tokens prefer each other. The elimination of Grassmann, Taksar
-and Heyman (1985) avoids this. It removes a token k and gives each arc k → m to the heads of k, in
-shares f[h] = w[h, k] / d with the pivot d = Σ_h w[h, k]: w[h, m] += f[h]·w[k, m]. Self-loops are
-dropped. Then log Z = Σ_k log d. Every number stays positive and accurate to its last digits. With a
-single root, Z is the part of the determinant that is linear in the root's arcs. Pivots therefore
-leave root arcs out. The last token to be eliminated is the exception: its pivot is its root arc
-alone.
+determinant loses all digits if two tokens prefer each other. The elimination in this folder's
+README avoids this: every number stays positive and accurate to its last digits. With a single root,
+Z is the part of the determinant that is linear in the root's arcs. Pivots therefore leave root arcs
+out. The last token to be eliminated is the exception: its pivot is its root arc alone.
 
 **Underflow.** Weights are exp(score − the column's best), and everything is float64. If
 cancellation is strong, weights that underflowed could matter, or the adjoint could overflow. The

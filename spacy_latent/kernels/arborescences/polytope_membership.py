@@ -19,8 +19,7 @@ EMPTY = 1e-13
 def _set_distances(left, sink, distance, queue):
     """Write breadth-first distances from the root, up to the distance of ``sink``, else −1.
 
-    Returns:
-        Whether ``sink`` is reached.
+    The function returns whether ``sink`` is reached.
     """
     nodes = left.shape[0]
     distance[:] = -1
@@ -64,11 +63,7 @@ def _set_upstream(left, sink, upstream, queue):
 
 @kernel
 def _flow_on(left, sink, distance, before, place):
-    """Subtract a blocking flow to ``sink`` from the residual capacities ``left``.
-
-    Returns:
-        The amount of flow.
-    """
+    """Subtract a blocking flow to ``sink`` from the residual capacities, and return its amount."""
     nodes = left.shape[0]
     place[:] = 1
     flow, node = 0.0, 0

@@ -60,9 +60,7 @@ def _rounds_of(rounds, height, depth):
 def _find_equal(rows, row, now, begin, used):
     """Return the row with the round ``now`` and the given sources, −1 for none.
 
-    Args:
-        row: the first row to compare. The others follow it.
-        begin, used: sources[begin:used] are compared.
+    Rows are compared from ``row`` on, along ``following``. The sources are sources[begin:used].
     """
     sources, size = rows.sources, used - begin
     while row >= 0:
@@ -110,13 +108,9 @@ def _read_forests(z, lengths, most, all_of_them, forests, totals):
 
 @kernel
 def _find_states(lengths, item, items, forests, rows, result):
-    """Write the distinct states to ``rows``.
+    """Write the distinct states to ``rows``, and return their number.
 
-    Args:
-        result: for each token, its row after the last round.
-
-    Returns:
-        The number of rows.
+    ``result`` gets the row of each token after the last round.
     """
     heads, height, depth, order, rounds = forests
     width, sources = heads.shape[1] - 1, rows.sources
@@ -251,11 +245,7 @@ def share_subtrees(
 
 @kernel
 def share_equals(z, item, items):
-    """Find the arrays that equal an earlier one of the same item.
-
-    Args:
-        z: ``(S, size)``.
-        item: ``(S,)`` int64, below ``items``.
+    """Find the arrays, rows of z, that equal an earlier one of the same item.
 
     Returns:
         ``(U,)`` int64, the first of each set of equal arrays; ``(S,)`` int64, the set of each

@@ -63,26 +63,17 @@ def sum_batch(
     def on_cpu() -> Found:
         return _total_on_cpu(family, scores, lengths, options, operation, kept, change)
 
-    found = dispatch.total(family.device, scores, lengths, options, operation, on_cpu, change)
-    if found is None:
-        found = on_cpu()
-        dispatch.check_status(family.name, found.status, check_of_scores)
-        return _sent(found, scores.device, operation)
+    on_gpu = dispatch.total(family.device, scores, lengths, options, operation, on_cpu, change)
+    found = on_cpu() if on_gpu is None else on_gpu
     dispatch.check_status(family.name, found.status, check_of_scores)
-    assert found.log_partition is not None
-    return found.log_partition, found.result
-
-
-def _sent(found: Found, device: torch.device, operation: int) -> tuple[Tensor, Tensor]:
-    """Return the log-partition and the result on the device of the scores.
-
-    The result of LOG_PARTITION is empty and stays on the CPU.
-    """
     log_partition, result = found.log_partition, found.result
     assert log_partition is not None
+    if on_gpu is not None:
+        return log_partition, result
+    # The result of LOG_PARTITION is empty and stays on the CPU.
     if operation == LOG_PARTITION:
-        return send(log_partition, device), result
-    return log_partition, send(result, device)
+        return send(log_partition, scores.device), result
+    return log_partition, send(result, scores.device)
 
 
 def _total_on_cpu(
@@ -100,9 +91,8 @@ def _total_on_cpu(
     if change is not None:
         along = np.ascontiguousarray(fetch(change).numpy(), dtype=precision)
     log_partition = np.zeros(len(array))
-    result = np.empty(
-        array.shape if operation != LOG_PARTITION else (0,) * array.ndim, dtype=precision
-    )
+    shape = array.shape if operation != LOG_PARTITION else (0,) * array.ndim
+    result = np.empty(shape, dtype=precision)
     status = np.full(len(array), UNSOLVED if family.fallback else FEASIBLE, dtype=np.int8)
     costs = family.total_cost(sizes) * (1 + operation)
     given = (array, sizes, tuple(options)), along, operation
@@ -140,13 +130,8 @@ def refuse_lost_digits(
 
     All structures of such an item have scores of too large magnitude. Structures check for such
     scores beforehand (see structures.extreme_scores), except during tracing. Scores on a GPU are
-    not checked, since the check would wait for the GPU.
-
-    Args:
-        mean: the marginals, if they are known.
-
-    Raises:
-        InvalidScores: there are such items.
+    not checked, since the check would wait for the GPU. ``mean`` are the marginals, if they are
+    known.
     """
     if scores.is_cuda or not scores.numel():
         return

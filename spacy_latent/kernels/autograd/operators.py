@@ -59,8 +59,7 @@ def _log_partition(
     watched: bool = False,
 ) -> Tensor:
     """Return the log-partition; if ``watched``, after :func:`refuse_lost_digits`."""
-    kept = np.empty((len(scores), 0))
-    given = scores, lengths, family_name, options, LOG_PARTITION, kept
+    given = scores, lengths, family_name, options, LOG_PARTITION, np.empty((len(scores), 0))
     total = sum_batch(*given, watched=watched)[0]
     if watched:
         refuse_lost_digits(scores, lengths, family_name, options)
@@ -85,7 +84,7 @@ def log_partition_and_marginals(
     """
     kept = np.empty((len(scores), 0))
     total, result = sum_batch(scores, lengths, family_name, options, MARGINALS, kept)
-    return (total if total.device == result.device else send(total, result.device)), result
+    return total if total.device == result.device else send(total, result.device), result
 
 
 def _read_marginals(
@@ -124,29 +123,25 @@ def _read_hessian_product(
             device of the scores.
     """
     family = family_of(family_name)
-    if family.product is not None:
-        kernel = family.product
+    kernel, operation = family.product, HESSIAN_PRODUCT
+    if kernel is None:
+        given = scores, lengths, family_name, options, operation, kept.numpy()
+        return sum_batch(*given, change)[1]
 
-        def on_cpu() -> Found:
-            array, sizes = read(kept, lengths)
-            along = np.ascontiguousarray(fetch(change).numpy(), dtype=array.dtype)
-            result = np.empty_like(array)
-            status = np.zeros(len(array), dtype=np.int8)
-            costs = family.total_cost(sizes)
-            batch = array, sizes, tuple(options)
-            spread(kernel, costs, (batch, along, result, status))
-            return Found(torch.from_numpy(result), None, status)
+    def on_cpu() -> Found:
+        array, sizes = read(kept, lengths)
+        along = np.ascontiguousarray(fetch(change).numpy(), dtype=array.dtype)
+        result, status = np.empty_like(array), np.zeros(len(array), dtype=np.int8)
+        batch = array, sizes, tuple(options)
+        spread(kernel, family.total_cost(sizes), (batch, along, result, status))
+        return Found(torch.from_numpy(result), None, status)
 
-        operation = HESSIAN_PRODUCT
-        found = dispatch.total(family.device, kept, lengths, options, operation, on_cpu, change)
-        if found is None:
-            found = on_cpu()
-            found = found._replace(result=send(found.result, scores.device))
-        dispatch.check_status(family.name, found.status, check)
-        return found.result
-    return sum_batch(scores, lengths, family_name, options, HESSIAN_PRODUCT, kept.numpy(), change)[
-        1
-    ]
+    found = dispatch.total(family.device, kept, lengths, options, operation, on_cpu, change)
+    if found is None:
+        found = on_cpu()
+        found = found._replace(result=send(found.result, scores.device))
+    dispatch.check_status(family.name, found.status, check)
+    return found.result
 
 
 _marginals = torch_operator("marginals")(_read_marginals)

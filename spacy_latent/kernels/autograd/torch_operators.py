@@ -114,9 +114,7 @@ class TorchOperator(Generic[Given, Result]):
         self._transformed = Transformed
 
 
-def torch_operator(
-    name: str,
-) -> Callable[[Callable[Given, Result]], TorchOperator[Given, Result]]:
+def torch_operator(name: str) -> Callable[[Callable[Given, Result]], TorchOperator[Given, Result]]:
     """Make the decorated function the operator ``spacy_latent::name``.
 
     The types of its arguments and results are read from its annotations.

@@ -30,10 +30,8 @@ def has_nan_or_inf(item, n):
 def best_step(previous, block, result):
     """Write result[t] = max over p of previous[p] + block[p, t].
 
-    ``block`` and ``result`` must be followed by a vector of padding.
-
-    Returns:
-        Whether ``block`` holds NaN or +inf.
+    ``block`` and ``result`` must be followed by a vector of padding. The function returns whether
+    ``block`` holds NaN or +inf.
     """
     total = best_of_rows(previous, block, result)
     if total < np.inf:
@@ -117,10 +115,7 @@ def best_chains(start, stop, batch, tags, status):
 def insert(value, source, row, sources):
     """Insert a value and its source into a descending row, after equal values.
 
-    The last value is dropped.
-
-    Returns:
-        Whether the value was inserted: whether it is larger than the last.
+    The last value is dropped. The function returns whether the new value is larger than that.
     """
     place = len(row) - 1
     if not value > row[place]:
@@ -169,11 +164,7 @@ def k_best_last(values, totals, places):
 
 @kernel
 def trace_k_best(places, origin, n, k, chosen):
-    """Write the tags of the k best to ``chosen`` (k, N).
-
-    Args:
-        origin: ``(n, K, k)``.
-    """
+    """Write the tags of the k best to ``chosen`` (k, N), from ``origin`` (n, K, k)."""
     for rank in range(k):
         place = places[rank]
         if place < 0:
@@ -227,13 +218,9 @@ def k_best(
     kernel: Callable[..., None],
     options: Sequence[int] = (),
 ) -> tuple[Tensor, Tensor]:
-    """Return the tags of the k best structures, and their scores.
+    """Return the tags of the k best structures, and their scores ``(k, B)``, float64.
 
-    Args:
-        kernel: like :func:`k_best_chains`.
-
-    Returns:
-        ``(k, *family.best_shape)`` int32, and ``(k, B)`` float64.
+    The tags are ``(k, *family.best_shape)`` int32. The kernel is like :func:`k_best_chains`.
     """
     check_whole(f"{family.name}.top_k", error=InvalidScores, k=k)
     array, sizes = read(scores, lengths)

@@ -12,11 +12,7 @@ from spacy_latent.kernels.simd.exponential import exponential
 
 @kernel(fastmath=FUSED)
 def log_forward_step(previous, block, top, result):
-    """Write result[t] = log Σ_p exp(previous[p] + block[p, t]).
-
-    Args:
-        top: workspace of a row.
-    """
+    """Write result[t] = log Σ_p exp(previous[p] + block[p, t])."""
     tags = len(block)
     for t in range(tags):
         top[t] = -np.inf
@@ -53,11 +49,7 @@ def log_backward_step(after, block, result):
 
 @kernel
 def subtract_largest(row):
-    """Subtract from a row its largest number.
-
-    Returns:
-        The largest. If it is −inf, nothing is subtracted.
-    """
+    """Subtract from a row its largest number, unless that is −inf, and return the number."""
     best = -np.inf
     for t in range(len(row)):
         best = max(best, row[t])
@@ -83,12 +75,9 @@ def log_sum(row):
 
 @kernel
 def log_forward(scores, n, forward, shifts, top):
-    """Run :func:`_forward` on logarithms.
+    """Run linear_chain._forward on logarithms, and return whether there is a chain.
 
     The largest of each row of ``forward`` is subtracted, and written to ``shifts``.
-
-    Returns:
-        Whether there is a chain.
     """
     tags = scores.shape[1]
     forward[0, :tags] = scores[0, 0]

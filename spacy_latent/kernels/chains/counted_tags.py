@@ -14,8 +14,6 @@ for one item at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,14 +28,20 @@ from spacy_latent.kernels.chains.tag_blocks import blocks_of
 from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.core.pool import ranges, spread
 from spacy_latent.kernels.simd.vector import (
-    FLAGS,
     GROUP,
     LANES,
     VECTOR,
     add_product,
     broadcast,
+    constant,
     fused_loop,
     larger,
+    over_vectors,
+    plus,
+    read_arguments,
+    times_plus,
+    vector_from,
+    whole_vectors,
 )
 
 # Number of positions whose pairs are summed at once. Their sums stay in the processor's cache.
@@ -155,49 +159,36 @@ _dots = fused_loop([("dot", GROUP * a + b, ((a, 2 + b),)) for a in range(2) for 
 
 @intrinsic
 def _scale_rows(
-    typingctx: Any,
-    target: Any,
-    target_start: Any,
-    target_stride: Any,
-    source: Any,
-    source_start: Any,
-    source_stride: Any,
-    places: Any,
-    factors: Any,
-    shared: Any,
-    size: Any,
-) -> Any:
+    typingctx, target, target_start, target_stride, source, source_start, source_stride,
+    places, factors, shared, size,
+):  # fmt: skip
     """Write shared · factors[c] · source row places[c] to target row c, for all c.
 
     Row c of an array begins at start + c · stride. Rows have ``size`` numbers, in whole vectors.
     Arrays are flat and contiguous, since numba counts references for each slice. This would take
-    longer than the row.
-
-    Returns:
-        The largest number written, at least 0.
+    longer than the row. The largest number written, or 0, is returned.
     """
     number = types.int64
     signature = types.float64(
         target, number, number, source, number, number, places, factors, types.float64, number
     )
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        written, read, chosen, scalars = (
-            context.make_array(signature.args[place])(context, builder, arguments[place])
-            for place in (0, 3, 6, 7)
-        )
-        start, stride, source_start, source_stride = (arguments[place] for place in (1, 2, 4, 5))
-        best = cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [0.0] * LANES))
+    def generate(context, builder, signature, arguments):
+        values = read_arguments(context, builder, signature, arguments)
+        (written, start, stride), (read, source_start, source_stride) = values[:3], values[3:6]
+        chosen, scalars, shared, size = values[6:]
+        best = cgutils.alloca_once_value(builder, constant(0.0))
         with cgutils.for_range(builder, builder.extract_value(chosen.shape, 0)) as loop:
             factor = builder.load(builder.gep(scalars.data, [loop.index]))
-            factor = broadcast(builder, builder.fmul(factor, arguments[8]))
+            factor = broadcast(builder, builder.fmul(factor, shared))
             row = builder.load(builder.gep(chosen.data, [loop.index]))
             to = builder.add(start, builder.mul(loop.index, stride))
             by = builder.add(source_start, builder.mul(row, source_stride))
-            with _vectors(builder, arguments[9]) as index:
-                value = builder.load(_vector_at(builder, read.data, by, index), align=8)
-                value = builder.fmul(factor, value)
-                builder.store(value, _vector_at(builder, written.data, to, index), align=8)
+            with over_vectors(builder, size.type(0), size) as index:
+                place = vector_from(builder, read.data, builder.add(by, index))
+                value = builder.fmul(factor, builder.load(place, align=8))
+                place = vector_from(builder, written.data, builder.add(to, index))
+                builder.store(value, place, align=8)
                 builder.store(larger(builder, value, builder.load(best)), best)
         return _over_lanes(builder, builder.load(best), larger)
 
@@ -205,9 +196,7 @@ def _scale_rows(
 
 
 @intrinsic
-def _dot_rows(
-    typingctx: Any, first: Any, start: Any, stride: Any, second: Any, result: Any, size: Any
-) -> Any:
+def _dot_rows(typingctx, first, start, stride, second, result, size):
     """Write the dot products of rows of two arrays, see :func:`_scale_rows`.
 
     Rows of the second array begin at c · size.
@@ -215,41 +204,26 @@ def _dot_rows(
     number = types.int64
     signature = types.none(first, number, number, second, result, number)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        one, two, written = (
-            context.make_array(signature.args[place])(context, builder, arguments[place])
-            for place in (0, 3, 4)
+    def generate(context, builder, signature, arguments):
+        one, start, stride, two, written, size = read_arguments(
+            context, builder, signature, arguments
         )
-        start, stride, size = arguments[1], arguments[2], arguments[5]
         total = cgutils.alloca_once(builder, VECTOR)
         with cgutils.for_range(builder, builder.extract_value(written.shape, 0)) as loop:
-            builder.store(ir.Constant(VECTOR, [0.0] * LANES), total)
+            builder.store(constant(0.0), total)
             begin = builder.add(start, builder.mul(loop.index, stride))
             other = builder.mul(loop.index, size)
-            with _vectors(builder, size) as index:
-                factor = builder.load(_vector_at(builder, one.data, begin, index), align=8)
-                value = builder.load(_vector_at(builder, two.data, other, index), align=8)
-                value = builder.fmul(factor, value, flags=FLAGS)
-                value = builder.fadd(builder.load(total), value, flags=FLAGS)
-                builder.store(value, total)
-            value = _over_lanes(builder, builder.load(total), _plus)
+            with over_vectors(builder, size.type(0), size) as index:
+                factor, value = (
+                    builder.load(vector_from(builder, array.data, builder.add(at, index)), align=8)
+                    for array, at in ((one, begin), (two, other))
+                )
+                builder.store(times_plus(builder, factor, value, builder.load(total)), total)
+            value = _over_lanes(builder, builder.load(total), plus)
             builder.store(value, builder.gep(written.data, [loop.index]))
         return context.get_dummy_value()
 
     return signature, generate
-
-
-@contextmanager
-def _vectors(builder: Any, size: Any) -> Iterator[Any]:
-    """Loop over the starts of the vectors of a row."""
-    number = size.type
-    with cgutils.for_range_slice(builder, number(0), size, number(LANES), number) as (index, _):
-        yield index
-
-
-def _vector_at(builder: Any, data: Any, start: Any, index: Any) -> Any:
-    place = builder.gep(data, [builder.add(start, index)])
-    return builder.bitcast(place, VECTOR.as_pointer())
 
 
 def _over_lanes(builder: Any, vector: Any, combine: Any) -> Any:
@@ -257,15 +231,6 @@ def _over_lanes(builder: Any, vector: Any, combine: Any) -> Any:
     while len(lanes) > 1:
         lanes = [combine(builder, a, b) for a, b in zip(lanes[::2], lanes[1::2])]
     return lanes[0]
-
-
-def _plus(builder: Any, a: Any, b: Any) -> Any:
-    return builder.fadd(a, b, flags=FLAGS)
-
-
-@kernel
-def _whole_vectors(size):
-    return (size + LANES - 1) // LANES * LANES
 
 
 @kernel
@@ -291,14 +256,9 @@ def _stride(n, size):
 
 @kernel
 def _pack(is_open, chain, packed):
-    """Pack the weights of an item.
+    """Pack the weights of an item that allows the tags ``is_open``.
 
-    Args:
-        is_open: (K,), the tags that the item allows.
-        packed: written, with capacity for all tags.
-
-    Returns:
-        The record without the capacity that was not needed.
+    ``packed`` has capacity for all tags. The record is returned without the unneeded capacity.
     """
     extents, row_tags, column_tags = chain.extents, chain.row_tags, chain.column_tags
     rows, columns, blocks, weights = packed
@@ -417,8 +377,7 @@ def _places(tags, others, count):
 def _weigh(emissions, first, final, weighed):
     """Write the weights of all tags at each token, and of the last tags.
 
-    Returns:
-        The logarithm by which the weights are too small; NaN if a score is NaN or +inf.
+    The result is the logarithm by which the weights are too small, NaN if a score is NaN or +inf.
     """
     n, tags = emissions.shape
     row, shift = np.empty(tags), 0.0
@@ -434,10 +393,9 @@ def _weigh(emissions, first, final, weighed):
 
 @kernel
 def _sum_forward(weighed, moves, targets, packed, workspace, scales):
-    """Write the forward sums of an item to ``forward``, with the scale of each token's sums.
+    """Write the forward sums of an item, with the scale of each token's sums.
 
-    Returns:
-        Whether the sums are precise.
+    The function returns whether the sums are precise.
     """
     before, current, _, forward, _ = workspace
     n, tags, size = len(scales), weighed.shape[1], before.shape[1]
@@ -472,7 +430,7 @@ def _sweep(emissions, chain, moves, targets, last, packed, workspace, gamma):
     Args:
         moves, last: (K,) and (L,), see Counters.
         workspace: ``forward`` and ``share`` are written.
-        gamma: (n, K), zeros, where marginals of tags are written.
+        gamma: (n, K), zeros; the marginals of tags are written.
 
     Returns:
         Whether the sums are precise, and the log-partition without the shift of the weights.
@@ -561,7 +519,7 @@ def _sum_parts(start, stop, bounds, items, chain, counters, results):
     lengths, kinds, sizes = items.lengths, items.kinds, counters.sizes
     tags, most, wide = len(chain.first), 0, LANES
     for b in range(bounds[start], bounds[stop]):
-        size = _whole_vectors(sizes[kinds[b]])
+        size = whole_vectors(sizes[kinds[b]])
         most, wide = max(most, _stride(lengths[b], size)), max(wide, size)
     # Each block may need a group of padding.
     blocks = len(chain.extents) + 1
@@ -572,11 +530,8 @@ def _sum_parts(start, stop, bounds, items, chain, counters, results):
         np.zeros((blocks, 5), dtype=np.int64),
         np.empty(rows * rows),
     )
-    is_open, forward, share = (
-        np.empty(tags, dtype=np.bool_),
-        np.empty(rows * most),
-        np.empty(rows * most),
-    )
+    is_open = np.empty(tags, dtype=np.bool_)
+    forward, share = np.empty(rows * most), np.empty(rows * most)
     before, current, backward = np.empty(rows * wide), np.empty(rows * wide), np.empty(rows * wide)
     for part in range(start, stop):
         for b in range(bounds[part], bounds[part + 1]):
@@ -589,7 +544,7 @@ def _sum_parts(start, stop, bounds, items, chain, counters, results):
                     # Also if it is NaN.
                     is_open[t] |= not item[i, t] == -np.inf
             packed = _pack(is_open, chain, packing)
-            size = _whole_vectors(sizes[kind])
+            size = whole_vectors(sizes[kind])
             workspace = Workspace(
                 before[: rows * size].reshape((rows, size)),
                 current[: rows * size].reshape((rows, size)),

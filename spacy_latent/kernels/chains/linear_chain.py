@@ -27,25 +27,18 @@ from spacy_latent.kernels.chains.best_chains import best_chains, has_nan_or_inf,
 from spacy_latent.kernels.chains.chain_logarithms import log_forward, log_marginals, log_sum
 from spacy_latent.kernels.core import gpu_transfers
 from spacy_latent.kernels.core.compilation import ANY_ORDER, kernel
-from spacy_latent.kernels.core.draws import choose
+from spacy_latent.kernels.core.draws import choose, uniform
 from spacy_latent.kernels.core.operations import LOG_PARTITION
 from spacy_latent.kernels.core.pool import spread
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 from spacy_latent.kernels.gpu import dispatch
 from spacy_latent.kernels.gpu.dispatch import GpuKernels
 from spacy_latent.kernels.simd.exponential import exponentials
-from spacy_latent.kernels.simd.vector import LANES, fused_loop, scan
+from spacy_latent.kernels.simd.vector import LANES, dot_four, dot_one, scan, sum_rows
 
 # All factors are at most 1, so a product that underflowed was below 1e−300. It cannot matter at a
 # position whose products sum to at least this.
 TRUSTED = 1e-150
-# Four previous tags at a time, and one.
-_add_four = fused_loop([("add", 0, ((0, 1), (1, 2), (2, 3), (3, 4)))])
-_add_one = fused_loop([("add", 0, ((0, 1),))])
-_dot_four = fused_loop(
-    [("dot", 0, ((0, 4),)), ("dot", 1, ((1, 4),)), ("dot", 2, ((2, 4),)), ("dot", 3, ((3, 4),))]
-)
-_dot_one = fused_loop([("dot", 0, ((0, 1),))])
 
 
 # ------------------------------------------------------------------------------------ the best
@@ -88,10 +81,9 @@ def best_transitions(scores: Tensor, lengths: Tensor) -> Tensor:
 
 @kernel
 def weigh(scores, weights):
-    """Write exp(score − best) of a contiguous row.
+    """Write exp(score − best) of a contiguous row, and return the best score.
 
-    Returns:
-        The best score, NaN if a score is NaN or +inf, or 0 if no score is above −inf.
+    The result is NaN if a score is NaN or +inf, or 0 if no score is above −inf.
     """
     best, wrong = scan(scores)
     if wrong:
@@ -104,11 +96,7 @@ def weigh(scores, weights):
 
 @kernel(fastmath=ANY_ORDER)
 def scale_by_largest(row):
-    """Divide a row of sums by its largest.
-
-    Returns:
-        The largest. If it is 0, nothing is divided.
-    """
+    """Divide a row of sums by its largest, unless that is 0, and return the largest."""
     best = 0.0
     for t in range(len(row)):
         best = max(best, row[t])
@@ -126,19 +114,7 @@ def scale_by_largest(row):
 @kernel
 def forward_step(previous, weights, result):
     """Write result[t] = Σ_p previous[p] · weights[p, t], with the padding of :func:`best_step`."""
-    tags = len(weights)
-    for t in range(tags):
-        result[t] = 0.0
-    whole = tags - tags % 4
-    for p in range(0, whole, 4):
-        _add_four(
-            (result, weights[p], weights[p + 1], weights[p + 2], weights[p + 3]),
-            (previous[p], previous[p + 1], previous[p + 2], previous[p + 3]),
-            0,
-            tags,
-        )
-    for p in range(whole, tags):
-        _add_one((result, weights[p]), (previous[p],), 0, tags)
+    sum_rows(previous, weights, len(weights), result)
 
 
 @kernel
@@ -151,9 +127,9 @@ def backward_step(after, weights, result):
     whole = tags - tags % 4
     for p in range(0, whole, 4):
         rows = (weights[p], weights[p + 1], weights[p + 2], weights[p + 3], after)
-        _, result[p], result[p + 1], result[p + 2], result[p + 3] = _dot_four(rows, (0.0,), 0, tags)
+        _, result[p], result[p + 1], result[p + 2], result[p + 3] = dot_four(rows, (0.0,), 0, tags)
     for p in range(whole, tags):
-        _, result[p] = _dot_one((weights[p], after), (0.0,), 0, tags)
+        _, result[p] = dot_one((weights[p], after), (0.0,), 0, tags)
 
 
 @kernel
@@ -174,11 +150,7 @@ def _forward(weights, n, forward, scales):
 def _backward(weights, n, forward, scales, backward, backward_over_z, write, result):
     """Run the backward pass, and write the marginals if ``write`` is true.
 
-    Args:
-        backward, backward_over_z: workspaces of a row.
-
-    Returns:
-        Whether the result is precise.
+    The function returns whether the result is precise.
     """
     tags = weights.shape[1]
     backward[:tags] = 1.0
@@ -219,11 +191,8 @@ def sum_over_chains(start, stop, batch, along, operation, results):
     # The numbers after a row must be finite (see backward_step).
     weights = np.zeros(longest * tags * tags + LANES)[: longest * tags * tags]
     weights = weights.reshape((longest, tags, tags))
-    forward, scales, shifts = (
-        np.empty((longest, tags + LANES)),
-        np.empty(longest),
-        np.empty(longest),
-    )
+    forward = np.empty((longest, tags + LANES))
+    scales, shifts = np.empty(longest), np.empty(longest)
     top, backward = np.empty(tags + LANES), np.empty(tags + LANES)
     spare = np.empty((1, 1, 1), dtype=result.dtype)
     for b in range(start, stop):
@@ -266,10 +235,7 @@ def sum_over_chains(start, stop, batch, along, operation, results):
 def _expect_forward(marginals, along, n, tags, mean, weight):
     """Write to mean[i, t] the expected sum of ``along`` up to position i, given tag t there.
 
-    It is 0 if the tag has probability 0.
-
-    Returns:
-        The expected sum of ``along`` over the whole chain.
+    It is 0 if the tag has probability 0. The expected sum over the whole chain is returned.
     """
     for t in range(tags):
         mean[0, t] = along[0, 0, t] if marginals[0, 0, t] > 0.0 else 0.0
@@ -374,12 +340,12 @@ def sample_chains(start, stop, batch, seeds, samples, status):
             continue
         state = seeds[b : b + 1].copy()
         for k in range(samples.shape[0]):
-            tag = choose(forward[n - 1], tags, state)
+            tag = choose(forward[n - 1], tags, uniform(state))
             samples[k, b, n - 1] = tag
             for i in range(n - 1, 0, -1):
                 for p in range(tags):
                     column[p] = forward[i - 1, p] + scores[b, i, p, tag]
-                tag = choose(column, tags, state)
+                tag = choose(column, tags, uniform(state))
                 samples[k, b, i - 1] = tag
 
 

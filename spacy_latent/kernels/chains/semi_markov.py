@@ -35,7 +35,7 @@ from spacy_latent.kernels.chains.chain_logarithms import (
     log_sum,
 )
 from spacy_latent.kernels.core.compilation import FUSED, kernel
-from spacy_latent.kernels.core.draws import choose
+from spacy_latent.kernels.core.draws import choose, uniform
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, LARGE, NOT_FINITE, TOO_LARGE
 from spacy_latent.kernels.simd.exponential import exponential
@@ -103,8 +103,7 @@ def _best(item, n, longest, table, begin, end):
 def best_segments(start, stop, batch, codes, status):
     """Write the best segments as ``Family.best``.
 
-    Args:
-        codes: ``(B, N·L)``, written: the label of each segment, −1 if it is not chosen.
+    Codes are ``(B, N·L)``: the label of each segment, −1 if it is not chosen.
     """
     scores, lengths, (longest,) = batch
     positions, labels = longest_of(start, stop, lengths) + 1, scores.shape[2]
@@ -172,13 +171,9 @@ def _log_sums(segments, nodes, at, step, count, level, top, totals):
 
 @kernel(fastmath=FUSED)
 def log_forward(item, n, longest, level, begin, end, top):
-    """Write logarithms of forward sums.
+    """Write logarithms of forward sums, less ``level`` at each boundary.
 
-    Args:
-        level: ``(N + 1,)``, the number subtracted at each boundary.
-
-    Returns:
-        The log-partition less level[n], −inf if there is no sequence.
+    The log-partition less level[n] is returned, −inf if there is no sequence.
     """
     segments, transitions, first, final = _split(item, longest)
     labels = len(first)
@@ -234,8 +229,7 @@ def _write_marginals(item, n, longest, total, sums, result):
 def _expect_before(item, n, longest, sums, along, mean):
     """Write the expected sums of ``along`` before each node, given the node.
 
-    Args:
-        mean: ``(2, N + 1, K)``, written: [0] is for ``begin``, [1] for ``end``.
+    ``mean`` is ``(2, N + 1, K)``: [0] is for ``begin``, [1] for ``end``.
     """
     segments, transitions, first, _ = _split(item, longest)
     d_segments, d_transitions, d_first, _ = _split(along, longest)
@@ -415,7 +409,7 @@ def sample_segments(start, stop, batch, seeds, samples, status):
         for s in range(samples.shape[0]):
             for k in range(labels):
                 column[k] = end[n, k] + final[k]
-            label = choose(column, labels, state)
+            label = choose(column, labels, uniform(state))
             j = n
             while True:
                 count = min(longest, j)
@@ -423,14 +417,14 @@ def sample_segments(start, stop, batch, seeds, samples, status):
                     i = j - length
                     row = segments[i, length - 1]
                     column[length - 1] = begin[i, label] + (row[label] + (level[i] - level[j]))
-                length = choose(column, count, state) + 1
+                length = choose(column, count, uniform(state)) + 1
                 j -= length
                 samples[s, b, j * longest + length - 1] = label
                 if j == 0:
                     break
                 for p in range(labels):
                     column[p] = end[j, p] + transitions[p, label]
-                label = choose(column, labels, state)
+                label = choose(column, labels, uniform(state))
 
 
 @kernel

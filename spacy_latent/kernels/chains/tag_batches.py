@@ -97,9 +97,6 @@ class BatchSums:
     def uses(self, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the gradient of Σ_b scale[b] · log_partition[b], over items that have sequences.
 
-        Args:
-            scale: ``(B,)``.
-
         Returns:
             The gradient for the emissions ``(T, K)``, and for the transitions ``(K + 2, K)``.
         """

@@ -12,7 +12,14 @@ import numpy as np
 from spacy_latent.kernels.chains.linear_chain import TRUSTED, scale_by_largest, weigh
 from spacy_latent.kernels.core.compilation import ANY_ORDER, kernel
 from spacy_latent.kernels.core.status import FEASIBLE, NOT_FINITE, UNSOLVED
-from spacy_latent.kernels.simd.vector import LANES, fused_loop
+from spacy_latent.kernels.simd.vector import (
+    LANES,
+    add_four,
+    add_one,
+    dot_four,
+    dot_one,
+    whole_vectors,
+)
 
 
 @dataclass(frozen=True)
@@ -112,19 +119,6 @@ def blocks_of(allowed: bytes, tags: int) -> Blocks:
     )
 
 
-_add_four = fused_loop([("add", 0, ((0, 1), (1, 2), (2, 3), (3, 4)))])
-_add_one = fused_loop([("add", 0, ((0, 1),))])
-_dot_four = fused_loop(
-    [("dot", 0, ((0, 4),)), ("dot", 1, ((1, 4),)), ("dot", 2, ((2, 4),)), ("dot", 3, ((3, 4),))]
-)
-_dot_one = fused_loop([("dot", 0, ((0, 1),))])
-
-
-@kernel
-def _stride(width):
-    return (width + LANES - 1) // LANES * LANES
-
-
 @kernel
 def _forward(before, weights, extents, result):
     """Write result[c] = Σ_r before[r] · weight of (r, c), over the pairs of all blocks."""
@@ -132,7 +126,7 @@ def _forward(before, weights, extents, result):
     for g in range(len(extents)):
         begin, end, first, after, position = extents[g]
         width = after - first
-        stride, target = _stride(width), result[first:]
+        stride, target = whole_vectors(width), result[first:]
         r = begin
         while r + 4 <= end:
             a = weights[position:]
@@ -140,11 +134,11 @@ def _forward(before, weights, extents, result):
             c = weights[position + 2 * stride :]
             d = weights[position + 3 * stride :]
             factors = (before[r], before[r + 1], before[r + 2], before[r + 3])
-            _add_four((target, a, b, c, d), factors, 0, width)
+            add_four((target, a, b, c, d), factors, 0, width)
             position += 4 * stride
             r += 4
         while r < end:
-            _add_one((target, weights[position:]), (before[r],), 0, width)
+            add_one((target, weights[position:]), (before[r],), 0, width)
             position += stride
             r += 1
 
@@ -155,20 +149,20 @@ def _backward(after, weights, extents, result):
     for g in range(len(extents)):
         begin, end, first, last, position = extents[g]
         width = last - first
-        stride, own = _stride(width), after[first:]
+        stride, own = whole_vectors(width), after[first:]
         r = begin
         while r + 4 <= end:
             a = weights[position:]
             b = weights[position + stride :]
             c = weights[position + 2 * stride :]
             d = weights[position + 3 * stride :]
-            _, result[r], result[r + 1], result[r + 2], result[r + 3] = _dot_four(
+            _, result[r], result[r + 1], result[r + 2], result[r + 3] = dot_four(
                 (a, b, c, d, own), (0.0,), 0, width
             )
             position += 4 * stride
             r += 4
         while r < end:
-            _, result[r] = _dot_one((weights[position:], own), (0.0,), 0, width)
+            _, result[r] = dot_one((weights[position:], own), (0.0,), 0, width)
             position += stride
             r += 1
 
@@ -177,8 +171,8 @@ def _backward(after, weights, extents, result):
 def _weigh(emissions, chain, factors, backward):
     """Write the weights of all tags at each token, and of the last tag, by column.
 
-    Returns:
-        The logarithm by which products of weights are too small; NaN if a score is NaN or +inf.
+    The result is the logarithm by which products of weights are too small, NaN if a score is NaN or
+    +inf.
     """
     n, tags = factors.shape
     row, order, shift = np.empty(tags), chain.order, (n - 1) * chain.shift
@@ -196,10 +190,9 @@ def _weigh(emissions, chain, factors, backward):
 
 @kernel(fastmath=ANY_ORDER)
 def _sum(emissions, chain, forward, share, gamma):
-    """Compute the sums of an item like tag_sequence._sweep. Arrays of tags are by column.
+    """Compute the sums of an item like tag_sequence._sweep, with arrays of tags by column.
 
-    Returns:
-        Whether they are precise; and the log-partition, NaN if a score is NaN or +inf.
+    The log-partition is NaN if a score is NaN or +inf.
     """
     weights, order, place, extents = chain.weights, chain.order, chain.place, chain.extents
     n, tags, rows = len(emissions), len(order), len(place)
@@ -286,7 +279,7 @@ def add_pairs(start, stop, offsets, lengths, scale, chain, sums, result):
         for r in range(start, stop):
             begin, _, first, last, position = chain.extents[chain.block_of[r]]
             width, column = last - first, place[r]
-            target = result[position + (r - begin) * _stride(width) :]
+            target = result[position + (r - begin) * whole_vectors(width) :]
             i = at + 1
             while i + 4 <= at + n:
                 rows = (
@@ -302,9 +295,9 @@ def add_pairs(start, stop, offsets, lengths, scale, chain, sums, result):
                     factor * forward[i + 1, column],
                     factor * forward[i + 2, column],
                 )
-                _add_four(rows, factors, 0, width)
+                add_four(rows, factors, 0, width)
                 i += 4
             while i < at + n:
                 rows_of_one = (target, share[i, first:])
-                _add_one(rows_of_one, (factor * forward[i - 1, column],), 0, width)
+                add_one(rows_of_one, (factor * forward[i - 1, column],), 0, width)
                 i += 1

@@ -38,11 +38,11 @@ from spacy_latent.kernels.chains.linear_chain import (
     weigh,
 )
 from spacy_latent.kernels.core.compilation import ANY_ORDER, FUSED, kernel
-from spacy_latent.kernels.core.draws import choose
+from spacy_latent.kernels.core.draws import choose, uniform
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE, UNSOLVED
 from spacy_latent.kernels.simd.exponential import exponential
-from spacy_latent.kernels.simd.vector import LANES, best_of_rows, scan
+from spacy_latent.kernels.simd.vector import LANES, best_of_rows, copy, scan
 
 
 class Passes(NamedTuple):
@@ -86,18 +86,6 @@ def _status(item, n):
             if wrong:
                 found = NOT_FINITE
     return found
-
-
-@kernel
-def _copy(source, target):
-    """Copy rows ``(K, K)``.
-
-    For an assignment of arrays, numba compiles a check of their shapes with its message. That takes
-    longer than compiling the rest of a kernel.
-    """
-    for i in range(len(source)):
-        for j in range(source.shape[1]):
-            target[i, j] = source[i, j]
 
 
 @kernel
@@ -197,11 +185,7 @@ def _forward(item, n, passes):
 
 @kernel(fastmath=ANY_ORDER)
 def _sweep(item, n, passes):
-    """Run the forward and the backward pass.
-
-    Returns:
-        Whether the sums are precise, and the log-partition.
-    """
+    """Run both passes, and return whether the sums are precise, and the log-partition."""
     weights, factors, forward, share, gamma, rows = passes
     tags = len(weights)
     scales, backward = rows[0], rows[1, :tags]
@@ -233,8 +217,7 @@ def _sweep(item, n, passes):
 def log_forward(item, n, forward, top):
     """Write logarithms of the forward sums to ``forward``, less the largest of each row.
 
-    Returns:
-        The log-partition, −inf if there is no sequence.
+    The log-partition is returned, −inf if there is no sequence.
     """
     emissions, transitions, first, final = _split(item)
     tags = len(top)
@@ -256,13 +239,10 @@ def log_forward(item, n, forward, top):
 
 @kernel
 def _log_sweep(item, n, forward, share, gamma):
-    """Run :func:`_sweep` on logarithms.
+    """Run :func:`_sweep` on logarithms, and return the log-partition, −inf without a sequence.
 
-    The marginal of a pair is the exponential of forward[i − 1, p] + transitions[p, t]
-    + share[i, t].
-
-    Returns:
-        The log-partition, −inf if there is no sequence.
+    The marginal of a pair is the exponential of forward[i − 1, p] + transitions[p, t] + share[i,
+    t].
     """
     emissions, transitions, _, final = _split(item)
     tags = len(transitions)
@@ -413,7 +393,7 @@ def sum_over_sequences(start, stop, batch, along, operation, results):
         plain, total = _sweep(item, n, passes)
         if not plain:
             total = _log_sweep(item, n, forward, share, gamma)
-            _copy(_split(item)[1], weights)
+            copy(_split(item)[1], weights, tags, tags)
         log_partition[b] = total
         if total == -np.inf:
             status[b] = INFEASIBLE
@@ -444,12 +424,12 @@ def sample_sequences(start, stop, batch, seeds, samples, status):
         for k in range(samples.shape[0]):
             for t in range(tags):
                 column[t] = forward[n - 1, t] + final[t]
-            tag = choose(column, tags, state)
+            tag = choose(column, tags, uniform(state))
             samples[k, b, n - 1] = tag
             for i in range(n - 1, 0, -1):
                 for p in range(tags):
                     column[p] = forward[i - 1, p] + transitions[p, tag]
-                tag = choose(column, tags, state)
+                tag = choose(column, tags, uniform(state))
                 samples[k, b, i - 1] = tag
 
 
@@ -493,6 +473,27 @@ def k_best_sequences(start, stop, batch, tags, totals, status):
 
 
 @kernel
+def _follow(n, plain, weights, forward, share, gamma, path, pairs, steps, pair_steps):
+    """Write the steps of one item for :func:`follow_sequences`."""
+    steps[0] = gamma[0, path[0]]
+    for i in range(1, n):
+        for k in range(-1, pairs.shape[1]):
+            # The step of the path, and then those of the pairs.
+            p, t = (path[i - 1], path[i]) if k < 0 else (pairs[0, k], pairs[1, k])
+            if gamma[i - 1, p] > 0.0:
+                if plain:
+                    pair = forward[i - 1, p] * weights[p, t] * share[i, t]
+                else:
+                    pair = math.exp(forward[i - 1, p] + weights[p, t] + share[i, t])
+                step = pair / gamma[i - 1, p]
+                step = step if step < 1.0 else 1.0
+                if k < 0:
+                    steps[i] = step
+                else:
+                    pair_steps[i, k] = step
+
+
+@kernel
 def follow_sequences(start, stop, batch, tags, pairs, followed, status):
     """Write the probability of each step along given sequences, and of given steps everywhere.
 
@@ -531,18 +532,7 @@ def follow_sequences(start, stop, batch, tags, pairs, followed, status):
         if not plain:
             status[b] = UNSOLVED
             continue
-        steps[b, 0] = gamma[0, path[0]]
-        for i in range(1, n):
-            for k in range(-1, pairs.shape[1]):
-                # The step of the path, and then those of the pairs.
-                p, t = (path[i - 1], path[i]) if k < 0 else (pairs[0, k], pairs[1, k])
-                if gamma[i - 1, p] > 0.0:
-                    step = forward[i - 1, p] * weights[p, t] * share[i, t] / gamma[i - 1, p]
-                    step = step if step < 1.0 else 1.0
-                    if k < 0:
-                        steps[b, i] = step
-                    else:
-                        pair_steps[b, i, k] = step
+        _follow(n, True, weights, forward, share, gamma, path, pairs, steps[b], pair_steps[b])
 
 
 @kernel
@@ -562,17 +552,7 @@ def follow_in_logarithms(start, stop, batch, tags, pairs, followed, status):
             status[b] = INFEASIBLE
             continue
         transitions = _split(scores[b])[1]
-        steps[b, 0] = gamma[0, path[0]]
-        for i in range(1, n):
-            for k in range(-1, pairs.shape[1]):
-                p, t = (path[i - 1], path[i]) if k < 0 else (pairs[0, k], pairs[1, k])
-                if gamma[i - 1, p] > 0.0:
-                    pair = math.exp(forward[i - 1, p] + transitions[p, t] + share[i, t])
-                    step = min(1.0, pair / gamma[i - 1, p])
-                    if k < 0:
-                        steps[b, i] = step
-                    else:
-                        pair_steps[b, i, k] = step
+        _follow(n, False, transitions, forward, share, gamma, path, pairs, steps[b], pair_steps[b])
 
 
 def _tags_shape(shape: torch.Size) -> tuple[int, ...]:

@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores
+from spacy_latent.kernels.autograd.arrays import read, read_float64
+from spacy_latent.kernels.autograd.families import check
 from spacy_latent.kernels.autograd.torch_operators import torch_operator
 from spacy_latent.kernels.core.compilation import kernel
+from spacy_latent.kernels.core.gpu_transfers import fetch, send, send_together
 from spacy_latent.kernels.core.pool import spread
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
@@ -25,11 +28,7 @@ TOTAL_VARIATION, ORDERED = 0, 1
 
 @kernel
 def _read(scores, n, values, places):
-    """Write the allowed scores of a row, and their indices.
-
-    Returns:
-        The status, and the number of allowed scores.
-    """
+    """Write the allowed scores of a row, and their indices; return the status and their number."""
     count, wrong = 0, 0
     for j in range(n):
         value = float(scores[j])
@@ -48,11 +47,7 @@ def entmax_rows(start, stop, batch, alphas, result, status):
     """Write p[j] = max(0, (α − 1)·s[j] − τ)^(1/(α − 1)) with Σp = 1 (Peters et al. 2019).
 
     τ comes from Newton's method within a bracket that every step narrows. For α ≤ 2 the sum is
-    convex in τ, and steps from the left never overshoot.
-
-    Args:
-        alphas: α > 1 of each row.
-        result: like scores, written; 0 for padding.
+    convex in τ, and steps from the left never overshoot. Each row has its own α > 1.
     """
     scores, lengths, _ = batch
     size = scores.shape[1]
@@ -102,13 +97,10 @@ def entmax_rows(start, stop, batch, alphas, result, status):
 
 @kernel
 def _total_variation(y, count, strength, x, block):
-    """Write argmin ½‖x − y‖² + strength·Σ|x[j+1] − x[j]|, and its runs of equal values.
+    """Write argmin ½‖x − y‖² + strength·Σ|x[j+1] − x[j]|, and the run of equal values of each.
 
     The method is the taut string (Davies and Kovac 2001): the shortest path through a tube of
     radius ``strength`` around the cumulative sums of y. Its slopes are x.
-
-    Args:
-        block: written: the run of each number.
     """
     run, begin, height = 0, 0, 0.0
     total_at_begin = 0.0
@@ -144,13 +136,10 @@ def _total_variation(y, count, strength, x, block):
 
 @kernel
 def _ordered(y, count, strength, x, block):
-    """Write argmin ½‖x − y‖² + strength·Σ_{i<j} max(x[i], x[j]), and its groups of equal values.
+    """Write argmin ½‖x − y‖² + strength·Σ_{i<j} max(x[i], x[j]), and the group of each value.
 
-    The method is isotonic regression of the sorted numbers (as in Zeng and Figueiredo 2014 for
-    magnitudes).
-
-    Args:
-        block: written: the group of each number.
+    A group has equal values. The method is isotonic regression of the sorted numbers (as in Zeng
+    and Figueiredo 2014 for magnitudes).
     """
     order = np.argsort(-y[:count])
     sums, sizes = np.empty(count), np.empty(count, dtype=np.int64)
@@ -179,9 +168,8 @@ def _ordered(y, count, strength, x, block):
 def proximal_rows(start, stop, batch, result, blocks, status):
     """Apply proximal steps to rows start .. stop−1.
 
-    Args:
-        result: like scores, written; −inf for forbidden numbers and padding.
-        blocks: int32, written: the block of each number, of equal results; −1 for the others.
+    Forbidden numbers and padding become −inf. ``blocks`` gets the block of equal results of each
+    number, −1 for these two.
     """
     scores, lengths, (kind, strength) = batch
     size = scores.shape[1]
@@ -222,16 +210,12 @@ def proximal_gradient_rows(start, stop, blocks, upstream, result):
 
 @torch_operator("entmax")
 def entmax(scores: Tensor, lengths: Tensor, alphas: Tensor, name: str) -> Tensor:
-    """Return α-entmax of rows ``(R, N)``, float64.
+    """Return α-entmax of rows ``(R, N)``.
 
-    Args:
-        alphas: α > 1 for each row, ``(R,)``, or for all, ``()``.
+    α > 1 is given for each row, ``(R,)``, or for all, ``()``.
     """
-    from spacy_latent.kernels.autograd import arrays, families
-    from spacy_latent.kernels.core import gpu_transfers
-
-    array, sizes = arrays.read(scores, lengths)
-    alpha = np.broadcast_to(arrays.read_float64(alphas), len(array))
+    array, sizes = read(scores, lengths)
+    alpha = np.broadcast_to(read_float64(alphas), len(array))
     wrong = np.flatnonzero(~((alpha > 1.0) & (alpha < np.inf)))
     if len(wrong):
         raise InvalidScores(
@@ -241,8 +225,8 @@ def entmax(scores: Tensor, lengths: Tensor, alphas: Tensor, name: str) -> Tensor
     result, status = np.empty_like(array), np.zeros(len(array), dtype=np.int8)
     costs = ENTMAX_COST * (sizes + 1.0)
     spread(entmax_rows, costs, ((array, sizes, ()), alpha, result, status))
-    families.check(name, status)
-    return gpu_transfers.send(torch.from_numpy(result), scores.device)
+    check(name, status)
+    return send(torch.from_numpy(result), scores.device)
 
 
 @torch_operator("proximal")
@@ -250,32 +234,24 @@ def proximal(
     scores: Tensor, lengths: Tensor, kind: int, strength: float, name: str
 ) -> tuple[Tensor, Tensor]:
     """Return rows ``(R, N)`` after a proximal step, and their blocks of equal numbers."""
-    from spacy_latent.kernels.autograd import arrays, families
-    from spacy_latent.kernels.core import gpu_transfers
-
-    array, sizes = arrays.read(scores, lengths)
+    array, sizes = read(scores, lengths)
     result, status = np.empty_like(array), np.zeros(len(array), dtype=np.int8)
     blocks = np.empty(array.shape, dtype=np.int32)
     costs = PROXIMAL_COST * (sizes + 1.0)
     batch = (array, sizes, (kind, strength))
     spread(proximal_rows, costs, (batch, result, blocks, status))
-    families.check(name, status)
-    made = [torch.from_numpy(result), torch.from_numpy(blocks)]
-    result_there, blocks_there = gpu_transfers.send_together(made, scores.device)
-    return result_there, blocks_there
+    check(name, status)
+    made = send_together([torch.from_numpy(result), torch.from_numpy(blocks)], scores.device)
+    return made[0], made[1]
 
 
 @torch_operator("proximal_gradient")
 def proximal_gradient(blocks: Tensor, upstream: Tensor) -> Tensor:
-    from spacy_latent.kernels.core import gpu_transfers
-
-    together, change = (
-        gpu_transfers.fetch(item).contiguous().numpy() for item in (blocks, upstream)
-    )
+    together, change = (fetch(item).contiguous().numpy() for item in (blocks, upstream))
     result = np.empty_like(change)
     costs = np.full(len(result), 3.0 * (result.shape[1] + 1.0))
     spread(proximal_gradient_rows, costs, (together, change, result))
-    return gpu_transfers.send(torch.from_numpy(result), upstream.device)
+    return send(torch.from_numpy(result), upstream.device)
 
 
 @entmax.register_fake

@@ -102,13 +102,8 @@ def _forward(table, n, k, runs):
 def _ends(table, n, k, runs, exactly, top):
     """Write the probabilities of the states after the last item, and their tangents.
 
-    They sum to 1 even if scores are so large that the sums have few correct digits.
-
-    Args:
-        top: the number subtracted from each score.
-
-    Returns:
-        log Z less k · top.
+    They sum to 1 even if scores are so large that the sums have few correct digits. log Z less k ·
+    top is returned; top was subtracted from each score.
     """
     sums, dsums, flow, dflow = table.sums, table.dsums, table.flows[0], table.dflows[0]
     flow[:] = 0.0
@@ -177,9 +172,8 @@ def _backward(table, n, k, runs, operation, result):
 def sum_over_runs(start, stop, batch, along, operation, results):
     """Compute the sums over runs as ``Family.total`` of kernels.autograd.families.
 
-    Args:
-        batch: scores are ``(B, N)``. Options are k, the bound of the number of runs, and 1 or 0 for
-            exactly k items.
+    Scores are ``(B, N)``. Options are k, the bound of the number of runs, and whether to choose
+    exactly k.
     """
     scores, lengths, (largest, most_runs, exactly) = batch
     log_partition, result, _, status = results

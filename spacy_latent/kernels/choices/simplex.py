@@ -8,8 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spacy_latent.kernels.autograd.arrays import read
+from spacy_latent.kernels.autograd.families import check
 from spacy_latent.kernels.autograd.torch_operators import torch_operator
 from spacy_latent.kernels.core.compilation import ANY_ORDER, kernel
+from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.kernels.core.pool import spread
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
@@ -51,9 +54,7 @@ def sparsemax_threshold(row, n):
 def sparsemax_rows(start, stop, batch, result, status):
     """Project rows start .. stop−1 of ``scores`` ``(R, N)`` onto the simplex of their length.
 
-    Args:
-        result: like scores, written; 0 for padding.
-        status: as in kernels.core.status.
+    Padding becomes 0.
     """
     scores, lengths, _ = batch
     row = np.empty(scores.shape[1])
@@ -161,47 +162,35 @@ def capped_simplex_rows(start, stop, batch, result, status):
             result[r, j] = min(max(value - threshold, 0.0), 1.0) if value > -np.inf else 0.0
 
 
-def _rows(kernel: Any, scores: Tensor, lengths: Tensor, options: tuple[Any, ...]) -> Any:
-    from spacy_latent.kernels.autograd import arrays
-
-    array, sizes = arrays.read(scores, lengths)
+def _project(
+    kernel: Any, scores: Tensor, lengths: Tensor, options: tuple[Any, ...], name: str
+) -> Tensor:
+    array, sizes = read(scores, lengths)
     result, status = np.empty_like(array), np.zeros(len(array), dtype=np.int8)
     spread(kernel, COST * (sizes + 1.0), ((array, sizes, options), result, status))
-    return result, status
+    check(name, status)
+    return send(torch.from_numpy(result), scores.device)
 
 
 @torch_operator("sparsemax")
 def sparsemax(scores: Tensor, lengths: Tensor, name: str) -> Tensor:
     """Return the projections of rows ``(R, N)`` onto the simplex."""
-    from spacy_latent.kernels.autograd import families
-    from spacy_latent.kernels.core import gpu_transfers
-
-    result, status = _rows(sparsemax_rows, scores, lengths, ())
-    families.check(name, status)
-    return gpu_transfers.send(torch.from_numpy(result), scores.device)
+    return _project(sparsemax_rows, scores, lengths, (), name)
 
 
 @torch_operator("sparsemax_gradient")
 def sparsemax_gradient(output: Tensor, upstream: Tensor) -> Tensor:
-    from spacy_latent.kernels.core import gpu_transfers
-
-    array = gpu_transfers.fetch(output).contiguous().numpy()
-    change = gpu_transfers.fetch(upstream).contiguous().numpy()
+    array, change = read(output, upstream)
     result = np.empty_like(array)
     costs = np.full(len(array), COST * (array.shape[1] + 1.0))
     spread(sparsemax_gradient_rows, costs, (array, change, result))
-    return gpu_transfers.send(torch.from_numpy(result), output.device)
+    return send(torch.from_numpy(result), output.device)
 
 
 @torch_operator("capped_simplex")
 def capped_simplex(scores: Tensor, lengths: Tensor, k: int, exactly: bool, name: str) -> Tensor:
     """Return the projections of rows ``(R, N)`` onto the capped simplex."""
-    from spacy_latent.kernels.autograd import families
-    from spacy_latent.kernels.core import gpu_transfers
-
-    result, status = _rows(capped_simplex_rows, scores, lengths, (k, exactly))
-    families.check(name, status)
-    return gpu_transfers.send(torch.from_numpy(result), scores.device)
+    return _project(capped_simplex_rows, scores, lengths, (k, exactly), name)
 
 
 @sparsemax.register_fake

@@ -41,11 +41,7 @@ def _table(longest, largest):
 
 @kernel
 def read_items(scores, n, row):
-    """Copy the scores of n items.
-
-    Returns:
-        FEASIBLE or NOT_FINITE.
-    """
+    """Copy the scores of n items, and return FEASIBLE or NOT_FINITE."""
     wrong = 0
     for i in range(n):
         row[i] = scores[i]
@@ -55,10 +51,9 @@ def read_items(scores, n, row):
 
 @kernel
 def take_off_largest(row, n):
-    """Subtract the largest score of a row from each, so that a common offset costs no digits.
+    """Subtract the largest score of a row, if finite, from each, and return it, else 0.
 
-    Returns:
-        The largest score, or 0 if it is infinite.
+    A common offset then costs no digits.
     """
     top = -np.inf
     for i in range(n):
@@ -154,8 +149,7 @@ def _backward(table, n, k, exactly, top, operation, result):
 def sum_over_subsets(start, stop, batch, along, operation, results):
     """Compute the sums over subsets as ``Family.total`` of kernels.autograd.families.
 
-    Args:
-        batch: scores are ``(B, N)``. Options are k, and 1 or 0 for exactly k items.
+    Scores are ``(B, N)``. Options are k, and whether to choose exactly k items.
     """
     scores, lengths, (largest, exactly) = batch
     log_partition, result, _, status = results

@@ -107,11 +107,8 @@ def implements(operation: Function, first: type, **options: Any) -> Callable[[Fu
 
     The type is a NamedTuple class of a module. Kernels that call ``operation`` with an instance of
     it run the registered function. A loop is thus written once, and its variants are selected at
-    compilation. Machine code of a function passed as an argument could not be cached.
-
-    Args:
-        options: options of ``numba.njit``, such as forceinline. The fastmath flags are off by
-            default.
+    compilation. Machine code of a function passed as an argument could not be cached. Options are
+    those of ``numba.njit``, such as forceinline; fastmath flags are off by default.
     """
 
     def register(function: Function) -> Function:
@@ -127,7 +124,9 @@ def implements(operation: Function, first: type, **options: Any) -> Callable[[Fu
 
 
 def _keep(dispatcher: Any, function: Function) -> None:
-    if _is_in_a_file(function) and digest(_folder(function)) is not None:
+    # The source of a function may be in no file: typed in, or passed to ``exec`` or ``python -c``.
+    in_file = os.path.isfile(function.__code__.co_filename)
+    if in_file and digest(_folder(function)) is not None:
         dispatcher._cache = _CodeCache(function)
         return
     # A frozen program or an archive: its sources do not change.
@@ -138,15 +137,6 @@ def _keep(dispatcher: Any, function: Function) -> None:
 
 
 # ------------------------------------------------------------------------------------ digest
-
-
-def _is_in_a_file(function: Function) -> bool:
-    """Return whether the source of a function is a file.
-
-    The source of a function that was typed in, or passed to ``exec`` or ``python -c``, is in no
-    folder.
-    """
-    return os.path.isfile(function.__code__.co_filename)
 
 
 def _folder(function: Function) -> Path:

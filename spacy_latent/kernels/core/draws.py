@@ -37,15 +37,18 @@ def uniform_of_splitmix(state):
 
 
 @kernel
-def choose(log_weights, count, state):
-    """Return an index with probability proportional to exp(log_weights)."""
+def choose(log_weights, count, point):
+    """Return an index with probability proportional to exp(log_weights).
+
+    ``point`` is a uniform number in [0, 1).
+    """
     top = -np.inf
     for i in range(count):
         top = max(top, log_weights[i])
     total = 0.0
     for i in range(count):
         total += math.exp(log_weights[i] - top)
-    left = uniform(state) * total
+    left = point * total
     chosen = -1
     for i in range(count):
         weight = math.exp(log_weights[i] - top)

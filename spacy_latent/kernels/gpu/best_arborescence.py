@@ -56,9 +56,7 @@ def arcs_into(row, contracted, scores, rows, lane, side, n, direction, longest):
 
 
 @triton.jit
-def solve(
-    scores, rows, side, n, direction, longest, lowest, NODES: tl.constexpr
-):  # fmt: skip
+def solve(scores, rows, side, n, direction, longest, lowest, NODES: tl.constexpr):  # fmt: skip
     """Find the best tree among those with the fewest arcs from tokens below ``lowest``.
 
     Returns:

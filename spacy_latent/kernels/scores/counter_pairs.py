@@ -62,10 +62,6 @@ class Weights:
         weights = self.first.numel() + self.hidden.shape[0] * self.first.shape[1]
         return COUNTER_COST * self.values.shape[2] + WEIGHT_COST * weights
 
-    def costs(self) -> np.ndarray:
-        """Return the estimated nanoseconds of each item."""
-        return 0.5 * self.lengths * (self.lengths - 1.0) * self.cost()
-
 
 class _Layers:
     """The layers of one block of pairs at a time, in reused memory."""
@@ -201,7 +197,7 @@ def _counter_pairs_gradient(
     along = change.detach().cpu().contiguous().numpy()
     # Late in training, most items have certain structures, and gradients of exactly 0.
     given = replace(given, lengths=np.where(along.any((1, 2)), given.lengths, 0))
-    costs = 3 * given.costs()
+    costs = 3 * (0.5 * given.lengths * (given.lengths - 1.0) * given.cost())
     parts = ranges(costs)
 
     def add_gradients(first: int, last: int) -> None:

@@ -31,6 +31,23 @@ def is_arc(head, modifier, direction, max_arc_length):
 
 
 @kernel
+def subtract_best(scores, n):
+    """Subtract the best score of each token's heads from all of them.
+
+    The sum of the best scores is returned, −inf if a token has no head.
+    """
+    shift = 0.0
+    for m in range(1, n + 1):
+        best = -np.inf
+        for h in range(n + 1):
+            best = max(best, scores[h, m])
+        shift += best
+        for h in range(n + 1):
+            scores[h, m] -= best if scores[h, m] > -np.inf else 0.0
+    return shift
+
+
+@kernel
 def is_finite(matrix, size):
     """Return whether the first ``size`` rows and columns are finite."""
     total = 0.0
@@ -44,10 +61,8 @@ def is_finite(matrix, size):
 def read_arc_scores(scores, n, direction, max_arc_length, result):
     """Copy allowed arc scores of one sentence to ``result``, and −inf elsewhere.
 
-    Both are [head, modifier]; ``result`` is float64 ``(n+1, n+1 or more)``.
-
-    Returns:
-        FEASIBLE or NOT_FINITE.
+    Both are [head, modifier]; ``result`` is float64 ``(n+1, n+1 or more)``. The function returns
+    FEASIBLE or NOT_FINITE.
     """
     plain = direction == 0 and max_arc_length < 0
     wrong = False

@@ -12,11 +12,18 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from spacy_latent.kernels.core.compilation import kernel
-from spacy_latent.kernels.simd.vector import LANES, VECTOR, broadcast, vector_of
+from spacy_latent.kernels.simd.vector import (
+    LANES,
+    VECTOR,
+    broadcast,
+    over_vectors,
+    read_arguments,
+    vector_from,
+    vector_of,
+)
 
 LOG2_E = 1.4426950408889634
 LN2_HIGH = 0.693147180369123816490
@@ -32,20 +39,20 @@ POWER_OF_TWO = (0.69314698, 0.24022242, 0.055507337, 0.0096715126, 0.0013264727)
 
 
 @intrinsic
-def _bits(typingctx: Any, value: Any) -> Any:
+def _bits(typingctx, value):
     """Return the bits of a float64 as int64."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], ir.IntType(64))
 
     return types.int64(types.float64), generate
 
 
 @intrinsic
-def _from_bits(typingctx: Any, value: Any) -> Any:
+def _from_bits(typingctx, value):
     """Return the float64 with the bits of an int64."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], ir.DoubleType())
 
     return types.float64(types.int64), generate
@@ -79,27 +86,19 @@ def exponential(x):
 
 
 @intrinsic
-def _exponentials_of_vectors(typingctx: Any, row: Any, shift: Any, result: Any) -> Any:
+def _exponentials_of_vectors(typingctx, row, shift, result):
     """Compute :func:`exponentials` for the whole vectors at the start of the row."""
     signature = types.none(row, types.float64, result)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, target = (
-            context.make_array(kind)(context, builder, value)
-            for kind, value in zip(signature.args[::2], arguments[::2])
-        )
-        size = builder.extract_value(source.shape, 0)
-        step = size.type(LANES)
-        end = builder.sub(size, builder.srem(size, step))
-        shifts = broadcast(builder, arguments[1])
-        with cgutils.for_range_slice(builder, size.type(0), end, step, size.type) as (index, _):
-            place = builder.gep(source.data, [index])
-            values = builder.load(
-                builder.bitcast(place, vector_of(signature.args[0]).as_pointer()), align=4
-            )
-            values = builder.fsub(builder.fpext(values, VECTOR), shifts)
-            place = builder.bitcast(builder.gep(target.data, [index]), VECTOR.as_pointer())
-            builder.store(exponential_of(builder, values), place, align=8)
+    def generate(context, builder, signature, arguments):
+        source, shift, target = read_arguments(context, builder, signature, arguments)
+        size, vector = builder.extract_value(source.shape, 0), vector_of(signature.args[0])
+        end = builder.sub(size, builder.srem(size, size.type(LANES)))
+        shifts = broadcast(builder, shift)
+        with over_vectors(builder, size.type(0), end) as index:
+            values = builder.load(vector_from(builder, source.data, index, vector), align=4)
+            values = exponential_of(builder, builder.fsub(builder.fpext(values, VECTOR), shifts))
+            builder.store(values, vector_from(builder, target.data, index), align=8)
         return context.get_dummy_value()
 
     return signature, generate
@@ -111,10 +110,9 @@ def exponential_of(builder: Any, x: Any) -> Any:
     For float32, x ≤ 88, and the result is 0 below −87. Its relative error is at most 2e-7 + 8e-8 ·
     |x|. NaN gives 0.
     """
-    vector, integers = x.type, ir.VectorType(ir.IntType(64), x.type.count)
+    vector = x.type
     double = vector.element == ir.DoubleType()
-    if not double:
-        integers = ir.VectorType(ir.IntType(32), vector.count)
+    integers = ir.VectorType(ir.IntType(64 if double else 32), vector.count)
 
     def constant(value: float) -> Any:
         return ir.Constant(vector, [value if double else float(np.float32(value))] * vector.count)

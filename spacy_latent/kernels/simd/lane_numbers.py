@@ -23,7 +23,6 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -31,7 +30,8 @@ from numpy.typing import NDArray
 
 from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.simd.lanes import LANES_TYPE, store, vector_at
-from spacy_latent.kernels.simd.vector import FLAGS, LANES, VECTOR, broadcast, larger
+from spacy_latent.kernels.simd.vector import FLAGS, LANES, VECTOR, broadcast, constant, larger
+from spacy_latent.kernels.simd.vector import plus as _plus
 
 # The chart of the weights, [i, j]. It holds scores for maxima. In ``Tangents.tangents`` it holds
 # the tangents of the log-weights, d log w; in kernels.simd.row_numbers they are dw.
@@ -69,10 +69,6 @@ class Maxima(NamedTuple):
 
 
 # ------------------------------------------------------------------------------------ arithmetic
-
-
-def _plus(builder: Any, a: Any, b: Any) -> Any:
-    return builder.fadd(a, b, flags=FLAGS)
 
 
 def _times(builder: Any, a: Any, b: Any) -> Any:
@@ -199,7 +195,8 @@ class _Number:
     """A number type during code generation."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, value: Any) -> None:
-        self.context, self.builder, self.kind = context, builder, signature.args[0]
+        self.context, self.builder, self.kinds = context, builder, signature.args
+        self.kind = signature.args[0]
         self.rules = _RULES[self.kind.instance_class]
         self.arrays, self.floor = [], None
         for place, kind in enumerate(self.kind.types):
@@ -208,9 +205,7 @@ class _Number:
                 self.arrays.append(context.make_array(kind)(context, builder, field))
             else:
                 self.floor = broadcast(builder, field)
-        self.rows, self.columns = (
-            builder.extract_value(self.arrays[0].shape, axis) for axis in (1, 2)
-        )
+        self.sizes = [builder.extract_value(self.arrays[0].shape, axis) for axis in (1, 2)]
 
     def start(self, array: Any, chart: Any) -> Any:
         """Return the address of a chart.
@@ -218,12 +213,12 @@ class _Number:
         The offset of a cell from it is the same in each chart.
         """
         builder = self.builder
-        cells = builder.mul(chart, builder.mul(self.rows, self.columns))
+        cells = builder.mul(chart, builder.mul(*self.sizes))
         return builder.gep(array.data, [builder.mul(cells, cells.type(LANES))])
 
     def places(self, chart: Any, i: Any, j: Any) -> list[Any]:
         """Return the addresses of a cell's value and, for tangents, its tangent."""
-        cell = self.builder.add(self.builder.mul(i, self.columns), j)
+        cell = self.builder.add(self.builder.mul(i, self.sizes[1]), j)
         return [vector_at(self.builder, self.start(array, chart), cell) for array in self.arrays]
 
     def load(self, chart: Any, i: Any, j: Any) -> list[Any]:
@@ -234,13 +229,15 @@ class _Number:
         self.builder.store(total, places[-1], align=8)
         return [*(self.builder.load(place, align=8) for place in places[:-1]), total]
 
-    def unpacked(self, kind: Any, value: Any) -> list[Any]:
-        """Return the vectors of a cell."""
-        return [value] if kind == LANES_TYPE else cgutils.unpack_tuple(self.builder, value, 2)
+    def cell(self, place: int, value: Any) -> list[Any]:
+        """Return the vectors of a cell, the argument of the operation at a place."""
+        is_vector = self.kinds[place] == LANES_TYPE
+        return [value] if is_vector else cgutils.unpack_tuple(self.builder, value, 2)
 
-    def total(self, kind: Any, value: Any) -> Any:
-        """Return a total unchanged, and a cell as a total."""
-        return value if kind == LANES_TYPE else self.rules.change(self.unpacked(kind, value))
+    def total(self, place: int, value: Any) -> Any:
+        """Return the argument at a place as a total."""
+        is_vector = self.kinds[place] == LANES_TYPE
+        return value if is_vector else self.rules.change(self.cell(place, value))
 
     def packed(self, cell: list[Any]) -> Any:
         if len(cell) == 1:
@@ -248,54 +245,46 @@ class _Number:
         return self.context.make_tuple(self.builder, _cell_type(self.kind), cell)
 
 
-@intrinsic
-def columns_of(typingctx: Any, number: Any) -> Any:
-    """Return the number of columns of each chart."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _Number(context, builder, signature, arguments[0]).columns
-
-    return types.int64(number), generate
+def _of_number(generate: Any) -> Any:
+    """Return the code generator of an operation, from one that gets a ``_Number`` first."""
+    return lambda context, builder, signature, arguments: generate(
+        _Number(context, builder, signature, arguments[0]), *arguments[1:]
+    )
 
 
-@intrinsic
-def rows_of(typingctx: Any, number: Any) -> Any:
-    """Return the number of rows of each chart."""
+def _size(axis: int) -> Any:
+    def build(typingctx, number):
+        return types.int64(number), _of_number(lambda own: own.sizes[axis])
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _Number(context, builder, signature, arguments[0]).rows
+    return intrinsic(build)
 
-    return types.int64(number), generate
+
+# (number): the numbers of rows and of columns of each chart.
+rows_of, columns_of = _size(0), _size(1)
 
 
 @intrinsic
-def one(typingctx: Any, number: Any) -> Any:
+def one(typingctx, number):
     """Return the empty product, as a total."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        rules = _RULES[signature.args[0].instance_class]
-        return ir.Constant(VECTOR, [rules.one] * LANES)
-
-    return LANES_TYPE(number), generate
+    return LANES_TYPE(number), _of_number(lambda own: constant(own.rules.one))
 
 
 @intrinsic
-def read(typingctx: Any, number: Any, chart: Any, i: Any, j: Any) -> Any:
+def read(typingctx, number, chart, i, j):
     """Return the cell [i, j] of a chart."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        own = _Number(context, builder, signature, arguments[0])
-        return own.packed(own.load(*arguments[1:]))
+    @_of_number
+    def generate(own, chart, i, j):
+        return own.packed(own.load(chart, i, j))
 
     return _cell_type(number)(number, types.int64, types.int64, types.int64), generate
 
 
 def _writer(both: bool) -> Any:
-    def build(typingctx: Any, number: Any, chart: Any, i: Any, j: Any, total: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            value, chart, i, j, total = arguments
-            own = _Number(context, builder, signature, value)
-            total = own.total(signature.args[4], total)
+    def build(typingctx, number, chart, i, j, total):
+        @_of_number
+        def generate(own, chart, i, j, total):
+            total = own.total(4, total)
             cell = own.store(total, own.places(chart, i, j))
             if both:
                 own.store(total, own.places(chart, j, i))
@@ -312,15 +301,12 @@ write_both = _writer(both=True)
 
 
 @intrinsic
-def write_weighted(
-    typingctx: Any, number: Any, chart: Any, i: Any, j: Any, total: Any, h: Any, m: Any
-) -> Any:
+def write_weighted(typingctx, number, chart, i, j, total, h, m):
     """Write ``total`` times the weight [h, m] to [i, j] and [j, i], and return the cell."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        value, chart, i, j, total, h, m = arguments
-        own = _Number(context, builder, signature, value)
-        total = own.total(signature.args[4], total)
+    @_of_number
+    def generate(own, chart, i, j, total, h, m):
+        builder, total = own.builder, own.total(4, total)
         places, weights = own.places(chart, i, j), own.places(chart.type(WEIGHT), h, m)
         # The order of loads decides which of two products is rounded before the sum.
         known = builder.load(places[0], align=8)
@@ -336,19 +322,16 @@ def write_weighted(
 
 
 @intrinsic
-def write_gradient(
-    typingctx: Any, number: Any, chart: Any, i: Any, j: Any, total: Any, source: Any
-) -> Any:
+def write_gradient(typingctx, number, chart, i, j, total, source):
     """Write the gradient [i, j] of a cell of the chart ``source``, and return it as a cell.
 
     For tangents, the chart gets the tangent of the marginal, gradient · cell, and the returned cell
     the tangent of the gradient.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        value, chart, i, j, total, source = arguments
-        own = _Number(context, builder, signature, value)
-        total = own.total(signature.args[4], total)
+    @_of_number
+    def generate(own, chart, i, j, total, source):
+        builder, total = own.builder, own.total(4, total)
         places, cell = own.places(chart, i, j), own.load(source, i, j)
         gradient = [*(builder.load(place, align=8) for place in places[:-1]), total]
         builder.store(own.rules.gradient(builder, gradient, cell), places[-1], align=8)
@@ -359,67 +342,63 @@ def write_gradient(
 
 
 @intrinsic
-def plus(typingctx: Any, number: Any, total: Any, other: Any) -> Any:
+def plus(typingctx, number, total, other):
     """Return the sum of two totals or cells, as a total."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        own = _Number(context, builder, signature, arguments[0])
-        totals = map(own.total, signature.args[1:], arguments[1:])
-        return own.rules.plus(builder, *totals)
+    @_of_number
+    def generate(own, total, other):
+        return own.rules.plus(own.builder, own.total(1, total), own.total(2, other))
 
     return LANES_TYPE(number, total, other), generate
 
 
 @intrinsic
-def plus_floor(typingctx: Any, number: Any, total: Any) -> Any:
+def plus_floor(typingctx, number, total):
     """Return a total or cell plus the floor, if the number has one, as a total."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        own = _Number(context, builder, signature, arguments[0])
-        total = own.total(signature.args[1], arguments[1])
-        return total if own.floor is None else own.rules.plus(builder, total, own.floor)
+    @_of_number
+    def generate(own, total):
+        total = own.total(1, total)
+        return total if own.floor is None else own.rules.plus(own.builder, total, own.floor)
 
     return LANES_TYPE(number, total), generate
 
 
 @intrinsic
-def plus_product(typingctx: Any, number: Any, total: Any, a: Any, b: Any) -> Any:
+def plus_product(typingctx, number, total, a, b):
     """Return total + a · b for cells a and b."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        own = _Number(context, builder, signature, arguments[0])
-        cells = map(own.unpacked, signature.args[2:], arguments[2:])
-        return own.rules.plus_product(builder, arguments[1], *cells)
+    @_of_number
+    def generate(own, total, a, b):
+        return own.rules.plus_product(own.builder, total, own.cell(2, a), own.cell(3, b))
 
     return LANES_TYPE(number, LANES_TYPE, a, b), generate
 
 
 @intrinsic
-def times_weight(typingctx: Any, number: Any, cell: Any, h: Any, m: Any) -> Any:
+def times_weight(typingctx, number, cell, h, m):
     """Return a gradient times the weight [h, m], as a total."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        value, cell, h, m = arguments
-        own = _Number(context, builder, signature, value)
-        pair = own.unpacked(signature.args[1], cell), own.load(h.type(WEIGHT), h, m)
-        return own.rules.products(builder, [pair])
+    @_of_number
+    def generate(own, cell, h, m):
+        pair = own.cell(1, cell), own.load(h.type(WEIGHT), h, m)
+        return own.rules.products(own.builder, [pair])
 
     return LANES_TYPE(number, cell, types.int64, types.int64), generate
 
 
 @intrinsic
-def times_weights(typingctx: Any, number: Any, cell: Any, other: Any, h: Any, m: Any) -> Any:
+def times_weights(typingctx, number, cell, other, h, m):
     """Return cell · weight [h, m] + other · weight [m, h] for two gradients, as a total."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        value, cell, other, h, m = arguments
-        own = _Number(context, builder, signature, value)
+    @_of_number
+    def generate(own, cell, other, h, m):
         chart = h.type(WEIGHT)
         pairs = [
-            (own.unpacked(signature.args[1], cell), own.load(chart, h, m)),
-            (own.unpacked(signature.args[2], other), own.load(chart, m, h)),
+            (own.cell(1, cell), own.load(chart, h, m)),
+            (own.cell(2, other), own.load(chart, m, h)),
         ]
-        return own.rules.products(builder, pairs)
+        return own.rules.products(own.builder, pairs)
 
     return LANES_TYPE(number, cell, other, types.int64, types.int64), generate
 
@@ -446,21 +425,18 @@ def dots_of_rows(
         apart: whether each dot, and each term of its tangent, has its own loop.
     """
 
-    def build(typingctx: Any, number: Any, cells: Any, begin: Any, end: Any) -> Any:
+    def build(typingctx, number, cells, begin, end):
         result = types.UniTuple(LANES_TYPE, 4 * len(dots))
-        signature = result(number, cells, types.int64, types.int64)
 
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            own = _Number(context, builder, signature, arguments[0])
-            places = cgutils.unpack_tuple(builder, arguments[1], 2 * len(dots))
-            begin, end = arguments[2:]
-            integer = begin.type
+        @_of_number
+        def generate(own, cells, begin, end):
+            builder, integer = own.builder, begin.type
+            places = cgutils.unpack_tuple(builder, cells, 2 * len(dots))
             nothing = -np.inf if own.kind.instance_class is Maxima else 0.0
-            empty = ir.Constant(VECTOR, [nothing] * LANES)
 
             def starts_of(array: Any, chart: int, start: Any, steps: tuple[int, int]) -> list[Any]:
                 starts = (
-                    builder.add(start, builder.mul(own.columns, integer(count))) for count in steps
+                    builder.add(start, builder.mul(own.sizes[1], integer(count))) for count in steps
                 )
                 data = own.start(array, integer(chart))
                 return [vector_at(builder, data, begin_of_row) for begin_of_row in starts]
@@ -469,7 +445,7 @@ def dots_of_rows(
                 """Return the sums of products of rows, for each of ``terms``."""
                 sums = [[cgutils.alloca_once(builder, VECTOR) for _ in range(4)] for _ in terms]
                 for place in chain(*sums):
-                    builder.store(empty, place)
+                    builder.store(constant(nothing), place)
                 with cgutils.for_range_slice(builder, begin, end, integer(1), integer) as (k, _):
                     if down:
                         k = builder.sub(builder.add(begin, builder.sub(end, integer(1))), k)
@@ -511,9 +487,9 @@ def dots_of_rows(
                     for other in others:
                         first = [own.rules.plus(builder, a, b) for a, b in zip(first, other)]
                     results += first
-            return context.make_tuple(builder, signature.return_type, results)
+            return own.context.make_tuple(builder, result, results)
 
-        return signature, generate
+        return result(number, cells, types.int64, types.int64), generate
 
     return intrinsic(build)
 

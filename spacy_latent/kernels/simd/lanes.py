@@ -21,12 +21,18 @@ from spacy_latent.kernels.core.status import FEASIBLE
 from spacy_latent.kernels.simd.exponential import exponential_of
 from spacy_latent.kernels.simd.vector import (
     FLAGS,
+    INTEGERS,
     LANES,
     VECTOR,
     broadcast,
+    constant,
     in_blocks,
     larger,
+    plus,
+    read_arguments,
+    times_plus,
     transposed,
+    vector_from,
     vector_of,
 )
 
@@ -42,6 +48,8 @@ LONGEST = 200
 # Header of the values saved by marginals: a flag, the offset of the charts, and the sum over
 # structures of each lane.
 HEADER, KEPT = 2 + LANES, 2.0
+# Numbers that may be saved beside the charts.
+SPARE = HEADER + ALIGNMENT
 # The maximum over an empty set, finite since −inf minus −inf is NaN.
 LOWEST = -1e300
 # Products of weights whose logarithm is above LOG_SMALLEST fit in float64. Numbers that may have
@@ -72,25 +80,25 @@ def _cell(context: Any, builder: Any, kind: Any, chart: Any, i: Any, j: Any) -> 
 
 
 def vector_at(builder: Any, data: Any, cell: Any) -> Any:
-    place = builder.gep(data, [builder.mul(cell, cell.type(LANES))])
-    return builder.bitcast(place, VECTOR.as_pointer())
+    """Return the address of a cell, counted from the start of a chart."""
+    return vector_from(builder, data, builder.mul(cell, cell.type(LANES)))
 
 
 @intrinsic
-def load(typingctx: Any, chart: Any, i: Any, j: Any) -> Any:
+def load(typingctx, chart, i, j):
     """Return the cell (i, j)."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context, builder, signature, arguments):
         return builder.load(_cell(context, builder, signature.args[0], *arguments), align=8)
 
     return LANES_TYPE(chart, types.int64, types.int64), generate
 
 
 @intrinsic
-def store(typingctx: Any, chart: Any, i: Any, j: Any, value: Any) -> Any:
+def store(typingctx, chart, i, j, value):
     """Write the cell (i, j)."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context, builder, signature, arguments):
         place = _cell(context, builder, signature.args[0], *arguments[:3])
         builder.store(arguments[3], place, align=8)
         return context.get_dummy_value()
@@ -99,10 +107,10 @@ def store(typingctx: Any, chart: Any, i: Any, j: Any, value: Any) -> Any:
 
 
 @intrinsic
-def every(typingctx: Any, number: Any) -> Any:
+def every(typingctx, number):
     """Return a vector with the same number in each lane."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context, builder, signature, arguments):
         return broadcast(builder, arguments[0])
 
     return LANES_TYPE(types.float64), generate
@@ -111,7 +119,7 @@ def every(typingctx: Any, number: Any) -> Any:
 def _operation(count: int, build: Callable[..., Any]) -> Any:
     """Return a compiled function of ``count`` vectors."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context, builder, signature, arguments):
         return build(builder, *arguments)
 
     if count == 1:
@@ -123,27 +131,22 @@ def _operation(count: int, build: Callable[..., Any]) -> Any:
     )
 
 
-def _add_product(builder: Any, total: Any, a: Any, b: Any) -> Any:
-    return builder.fadd(total, builder.fmul(a, b, flags=FLAGS), flags=FLAGS)
-
-
 def _where_positive(builder: Any, a: Any, b: Any) -> Any:
-    zero = ir.Constant(VECTOR, [0.0] * LANES)
+    zero = constant(0.0)
     return builder.select(builder.fcmp_ordered(">", a, zero), b, zero)
 
 
 def _smaller_above(builder: Any, a: Any, b: Any) -> Any:
-    low = ir.Constant(VECTOR, [float("-inf")] * LANES)
-    better = builder.and_(builder.fcmp_ordered("<", b, a), builder.fcmp_ordered(">", b, low))
-    return builder.select(better, b, a)
+    finite = builder.fcmp_ordered(">", b, constant(-np.inf))
+    return builder.select(builder.and_(builder.fcmp_ordered("<", b, a), finite), b, a)
 
 
-add = _operation(2, lambda builder, a, b: builder.fadd(a, b, flags=FLAGS))
+add = _operation(2, plus)
 subtract = _operation(2, lambda builder, a, b: builder.fsub(a, b, flags=FLAGS))
 multiply = _operation(2, lambda builder, a, b: builder.fmul(a, b, flags=FLAGS))
 divide = _operation(2, lambda builder, a, b: builder.fdiv(a, b, flags=FLAGS))
 # total + a · b
-add_product = _operation(3, _add_product)
+add_product = _operation(3, lambda builder, total, a, b: times_plus(builder, a, b, total))
 maximum = _operation(2, larger)
 # The smaller number, or the first if the second is −inf.
 smaller_above = _operation(2, _smaller_above)
@@ -163,43 +166,41 @@ def lanes_shape(n):
 
 
 @kernel
+def charts_size(count, n):
+    """Return the float64 numbers in ``count`` charts of :func:`lanes_shape`."""
+    rows, columns = lanes_shape(n)
+    return count * rows * columns * LANES
+
+
+@kernel
 def aligned(memory):
     """Return the first index at the start of a cache line."""
     return -(np.int64(memory.ctypes.data) // 8) % ALIGNMENT
 
 
 @intrinsic
-def _interleave_blocks(
-    typingctx: Any, source: Any, starts: Any, limits: Any, size: Any, row: Any
-) -> Any:
+def _interleave_blocks(typingctx, source, starts, limits, size, row):
     """Compute :func:`interleave_row` for sizes of at least LANES."""
     signature = types.none(source, starts, limits, types.int64, row)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        numbers, begins, ends, cells = (
-            context.make_array(signature.args[k])(context, builder, arguments[k]).data
-            for k in (0, 1, 2, 4)
-        )
-        size = arguments[3]
-        wide = ir.VectorType(size.type, LANES)
-        low = ir.Constant(VECTOR, [float("-inf")] * LANES)
-        places = ir.Constant(wide, list(range(LANES)))
+    def generate(context, builder, signature, arguments):
+        source, starts, limits, size, row = read_arguments(context, builder, signature, arguments)
+        places = ir.Constant(INTEGERS, list(range(LANES)))
         firsts, limits = (
-            [builder.load(builder.gep(data, [size.type(lane)])) for lane in range(LANES)]
-            for data in (begins, ends)
+            [builder.load(builder.gep(array.data, [size.type(lane)])) for lane in range(LANES)]
+            for array in (starts, limits)
         )
         with in_blocks(builder, size.type(0), size) as j:
             found = []
             for first, limit in zip(firsts, limits):
-                at = builder.gep(numbers, [builder.add(first, j)])
-                values = builder.load(builder.bitcast(at, VECTOR.as_pointer()), align=8)
+                place = vector_from(builder, source.data, builder.add(first, j))
+                values = builder.load(place, align=8)
                 left = broadcast(builder, builder.sub(limit, j))
                 inside = builder.icmp_signed("<", places, left)
-                found.append(builder.select(inside, values, low))
+                found.append(builder.select(inside, values, constant(-np.inf)))
             for k, value in enumerate(transposed(builder, found)):
-                builder.store(
-                    value, vector_at(builder, cells, builder.add(j, size.type(k))), align=8
-                )
+                place = vector_at(builder, row.data, builder.add(j, size.type(k)))
+                builder.store(value, place, align=8)
         return context.get_dummy_value()
 
     return signature, generate
@@ -234,30 +235,23 @@ def interleave(items, size, chart):
 
 
 @intrinsic
-def _separate_blocks(
-    typingctx: Any, row: Any, begin: Any, size: Any, result: Any, starts: Any
-) -> Any:
+def _separate_blocks(typingctx, row, begin, size, result, starts):
     """Compute :func:`separate_row` for at least LANES cells."""
     signature = types.none(row, types.int64, types.int64, result, starts)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        cells, numbers, begins = (
-            context.make_array(signature.args[k])(context, builder, arguments[k]).data
-            for k in (0, 3, 4)
-        )
-        begin, size = arguments[1:3]
+    def generate(context, builder, signature, arguments):
+        row, begin, size, result, starts = read_arguments(context, builder, signature, arguments)
         number, vector = size.type, vector_of(signature.args[3])
-        firsts = [builder.load(builder.gep(begins, [number(lane)])) for lane in range(LANES)]
+        firsts = [builder.load(builder.gep(starts.data, [number(k)])) for k in range(LANES)]
         with in_blocks(builder, begin, size) as j:
             values = [
-                builder.load(vector_at(builder, cells, builder.add(j, number(k))), align=8)
+                builder.load(vector_at(builder, row.data, builder.add(j, number(k))), align=8)
                 for k in range(LANES)
             ]
             for first, value in zip(firsts, transposed(builder, values)):
                 with builder.if_then(builder.icmp_signed(">=", first, number(0))):
-                    at = builder.gep(numbers, [builder.add(first, j)])
-                    value = builder.fptrunc(value, vector)
-                    builder.store(value, builder.bitcast(at, vector.as_pointer()), align=4)
+                    place = vector_from(builder, result.data, builder.add(first, j), vector)
+                    builder.store(builder.fptrunc(value, vector), place, align=4)
         return context.get_dummy_value()
 
     return signature, generate
@@ -313,10 +307,9 @@ def group_length(items, lengths):
 
 @kernel
 def begin_group(items, lengths, operation, sizes, partitions, log_partition, result, status):
-    """Write the lengths of a group's items to ``sizes``, and the results of items without tokens.
+    """Write the lengths of a group's items, and the results of items without tokens.
 
-    Returns:
-        The result of :func:`group_length`.
+    The result of :func:`group_length` is returned.
     """
     for lane in range(LANES):
         b = items[lane]
@@ -415,5 +408,5 @@ def saved_size_in_lanes(n, charts):
     size of torch.
     """
     columns = (n + 2) // 2 * 2 + 1
-    size = HEADER + ALIGNMENT + charts * (n + 2) * columns * LANES
+    size = SPARE + charts * (n + 2) * columns * LANES
     return (size + LANES**2 - 1) // LANES**2 * LANES

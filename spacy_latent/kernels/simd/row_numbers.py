@@ -134,10 +134,7 @@ class _SumRules:
         return [
             statement
             for p in range(count)
-            for statement in (
-                ("dot", p, ((p, count + p),)),
-                ("add", 2 * count + p, ((p, p),)),
-            )
+            for statement in (("dot", p, ((p, count + p),)), ("add", 2 * count + p, ((p, p),)))
         ]
 
 
@@ -208,7 +205,7 @@ class _Number:
     """A number type during code generation."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, value: Any) -> None:
-        self.builder = builder
+        self.context, self.builder = context, builder
         kind = signature.args[0]
         self.rules = _RULES[kind.instance_class]
         self.weights: list[Any] = []
@@ -245,16 +242,14 @@ class _Number:
             found.append(builder.load(place))
         return found
 
-    def loop(
-        self, statements: Any, rows: Sequence[Any], scalars: Sequence[Any], begin: Any, end: Any
-    ) -> list[Any]:
-        vectors = [VECTOR] * len(rows)
-        return loop_of(self.builder, statements, rows, vectors, scalars, begin, end)
+    def loop(self, statements: Any, rows: Sequence[Any], *others: Any) -> list[Any]:
+        """Generate the loop of :func:`loop_of` over rows of float64."""
+        return loop_of(self.builder, statements, rows, [VECTOR] * len(rows), *others)
 
 
 def _constant(name: str) -> Any:
-    def build(typingctx: Any, number: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def build(typingctx, number):
+        def generate(context, builder, signature, arguments):
             return ir.DoubleType()(getattr(_RULES[signature.args[0].instance_class], name))
 
         return types.float64(number), generate
@@ -267,25 +262,31 @@ nothing = _constant("nothing")
 one = _constant("one")
 
 
+def _of_number(generate: Any) -> Any:
+    """Return the code generator of an operation, from one that gets a ``_Number`` first."""
+    return lambda context, builder, signature, arguments: generate(
+        _Number(context, builder, signature, arguments[0]), *arguments[1:]
+    )
+
+
 @intrinsic
-def read(typingctx: Any, number: Any, chart: Any, i: Any, k: Any) -> Any:
+def read(typingctx, number, chart, i, k):
     """Return the cell [i, k] of a chart, as a total."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        own = _Number(context, builder, signature, arguments[0])
-        return builder.load(own.place(own.charts[-1], *arguments[1:]))
+    @_of_number
+    def generate(own, chart, i, k):
+        return own.builder.load(own.place(own.charts[-1], chart, i, k))
 
     return types.float64(number, types.int64, types.int64, types.int64), generate
 
 
 @intrinsic
-def write(typingctx: Any, number: Any, chart: Any, i: Any, k: Any, total: Any) -> Any:
+def write(typingctx, number, chart, i, k, total):
     """Write the cell [i, k] of a chart, and return the total."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        value, chart, i, k, total = arguments
-        own = _Number(context, builder, signature, value)
-        builder.store(total, own.place(own.charts[-1], chart, i, k))
+    @_of_number
+    def generate(own, chart, i, k, total):
+        own.builder.store(total, own.place(own.charts[-1], chart, i, k))
         return total
 
     integers = [types.int64] * 3
@@ -293,48 +294,43 @@ def write(typingctx: Any, number: Any, chart: Any, i: Any, k: Any, total: Any) -
 
 
 @intrinsic
-def plus(typingctx: Any, number: Any, total: Any, other: Any) -> Any:
+def plus(typingctx, number, total, other):
     """Return the sum of two totals."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _RULES[signature.args[0].instance_class].plus(builder, *arguments[1:])
+    @_of_number
+    def generate(own, total, other):
+        return own.rules.plus(own.builder, total, other)
 
     return types.float64(number, types.float64, types.float64), generate
 
 
 @intrinsic
-def times_weight(
-    typingctx: Any, number: Any, total: Any, chart: Any, i: Any, k: Any, h: Any, m: Any
-) -> Any:
+def times_weight(typingctx, number, total, chart, i, k, h, m):
     """Return the total of the cell [i, k] of a chart times the weight [h, m].
 
     Tangents read the value of the cell, which must be written before.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        value, total, chart, i, k, h, m = arguments
-        own = _Number(context, builder, signature, value)
-        known = builder.load(own.place(own.charts[0], chart, i, k))
-        return own.rules.times_weight(builder, total, known, own.weight(h, m), own.floor)
+    @_of_number
+    def generate(own, total, chart, i, k, h, m):
+        known = own.builder.load(own.place(own.charts[0], chart, i, k))
+        return own.rules.times_weight(own.builder, total, known, own.weight(h, m), own.floor)
 
     integers = [types.int64] * 5
     return types.float64(number, types.float64, *integers), generate
 
 
 @intrinsic
-def marginal(
-    typingctx: Any, number: Any, total: Any, chart: Any, source: Any, i: Any, k: Any
-) -> Any:
+def marginal(typingctx, number, total, chart, source, i, k):
     """Return a gradient times its cell, which is a marginal, as a total.
 
     The gradient is the cell [i, k] of ``chart``. It belongs to the cell [i, k] of ``source``.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        value, total, chart, source, i, k = arguments
-        own = _Number(context, builder, signature, value)
-        gradient = builder.load(own.place(own.charts[0], chart, i, k))
-        return own.rules.marginal(builder, total, gradient, own.load(source, i, k))
+    @_of_number
+    def generate(own, total, chart, source, i, k):
+        gradient = own.builder.load(own.place(own.charts[0], chart, i, k))
+        return own.rules.marginal(own.builder, total, gradient, own.load(source, i, k))
 
     integers = [types.int64] * 4
     return types.float64(number, types.float64, *integers), generate
@@ -344,18 +340,15 @@ def marginal(
 
 
 def _of_two_rows(copy: bool) -> Any:
-    def build(
-        typingctx: Any, number: Any, chart: Any, i: Any, source: Any, k: Any, begin: Any, end: Any
-    ) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            value, chart, i, source, k, begin, end = arguments
-            own = _Number(context, builder, signature, value)
+    def build(typingctx, number, chart, i, source, k, begin, end):
+        @_of_number
+        def generate(own, chart, i, source, k, begin, end):
             array = own.charts[-1]
             rows = [own.row(array, chart, i), own.row(array, source, k)]
             kind = "set" if copy else own.rules.collect
             neutral = ir.DoubleType()(1.0 if copy else own.rules.neutral)
             own.loop([(kind, 0, ((0, 1),))], rows, [neutral], begin, end)
-            return context.get_dummy_value()
+            return own.context.get_dummy_value()
 
         return types.none(number, *[types.int64] * 6), generate
 
@@ -381,20 +374,10 @@ def pushes_of(joins: Sequence[Join]) -> Any:
     count = len(joins)
     finished, followers = [join.finished for join in joins], [join.following for join in joins]
 
-    def build(
-        typingctx: Any,
-        number: Any,
-        i: Any,
-        k: Any,
-        following: Any,
-        totals: Any,
-        begin: Any,
-        end: Any,
-    ) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            value, i, k, following, totals, begin, end = arguments
-            own = _Number(context, builder, signature, value)
-            chart = i.type
+    def build(typingctx, number, i, k, following, totals, begin, end):
+        @_of_number
+        def generate(own, i, k, following, totals, begin, end):
+            builder, chart = own.builder, i.type
             follows = cgutils.unpack_tuple(builder, following, count)
             scalars = cgutils.unpack_tuple(builder, totals, count)
             rows = [own.row(own.charts[-1], chart(join.result), i) for join in joins]
@@ -403,14 +386,11 @@ def pushes_of(joins: Sequence[Join]) -> Any:
             for array in own.charts[:-1]:
                 scalars += [builder.load(own.place(array, chart(x), i, k)) for x in finished]
             own.loop(own.rules.pushes(count), rows, scalars, begin, end)
-            return context.get_dummy_value()
+            return own.context.get_dummy_value()
 
         integer = types.int64
-        signature = types.none(
-            *(number, integer, integer, types.UniTuple(integer, count)),
-            *(types.UniTuple(types.float64, count), integer, integer),
-        )
-        return signature, generate
+        tuples = types.UniTuple(integer, count), types.UniTuple(types.float64, count)
+        return types.none(number, integer, integer, *tuples, integer, integer), generate
 
     return intrinsic(build)
 
@@ -427,13 +407,10 @@ def pulls_of(joins: Sequence[Join], gradient: Mapping[int, int]) -> Any:
     count = len(joins)
     finished, followers = [join.finished for join in joins], [join.following for join in joins]
 
-    def build(
-        typingctx: Any, number: Any, i: Any, k: Any, following: Any, begin: Any, end: Any
-    ) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            value, i, k, following, begin, end = arguments
-            own = _Number(context, builder, signature, value)
-            chart = i.type
+    def build(typingctx, number, i, k, following, begin, end):
+        @_of_number
+        def generate(own, i, k, following, begin, end):
+            builder, chart = own.builder, i.type
             follows = cgutils.unpack_tuple(builder, following, count)
             rows, scalars = [], []
             for array in own.charts:
@@ -446,12 +423,10 @@ def pulls_of(joins: Sequence[Join], gradient: Mapping[int, int]) -> Any:
                 for join, f in zip(joins, follows)
             ]
             totals = own.loop(own.rules.pulls(count), rows, scalars, begin, end)
-            return context.make_tuple(builder, signature.return_type, totals)
+            return own.context.make_tuple(builder, result, totals)
 
-        integer = types.int64
-        signature = types.UniTuple(types.float64, count)(
-            number, integer, integer, types.UniTuple(integer, count), integer, integer
-        )
-        return signature, generate
+        integer, result = types.int64, types.UniTuple(types.float64, count)
+        places = types.UniTuple(integer, count)
+        return result(number, integer, integer, places, integer, integer), generate
 
     return intrinsic(build)

@@ -21,6 +21,7 @@ from spacy_latent.kernels.core.compilation import kernel
 # Numbers in a vector. Rows must be padded to whole vectors at the end of a loop.
 LANES = 8
 VECTOR = ir.VectorType(ir.DoubleType(), LANES)
+INTEGERS = ir.VectorType(ir.IntType(64), LANES)
 # Bytes of a cache line.
 LINE = 64
 # Number of rows in a block.
@@ -37,6 +38,21 @@ def aligned_empty(size):
     memory = np.empty(size + LANES)
     start = -(np.int64(memory.ctypes.data) // 8) % LANES
     return memory[start : start + size]
+
+
+@kernel
+def copy(source, target, rows, columns):
+    """Copy a matrix; numba's own assignment takes seconds to compile."""
+    for i in range(rows):
+        of_row, row = source[i], target[i]
+        for j in range(columns):
+            row[j] = of_row[j]
+
+
+@kernel
+def whole_vectors(size):
+    """Return the size rounded up to whole vectors."""
+    return (size + LANES - 1) // LANES * LANES
 
 
 Statement = tuple[str, int, Sequence[tuple[int, int]]]
@@ -62,11 +78,11 @@ def fused_loop(statements: Sequence[Statement]) -> Any:
     """
     dots = sum(kind == "dot" for kind, _, _ in statements)
 
-    def build(typingctx: Any, rows: Any, scalars: Any, begin: Any, end: Any) -> Any:
+    def build(typingctx, rows, scalars, begin, end):
         result = types.UniTuple(types.float64, dots + 1)
         signature = result(rows, scalars, types.int64, types.int64)
 
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def generate(context, builder, signature, arguments):
             kinds = signature.args[0].types
             values = cgutils.unpack_tuple(builder, arguments[0], len(kinds))
             pointers = [
@@ -103,11 +119,10 @@ def loop_of(
     dots = sum(kind == "dot" for kind, _, _ in statements)
     totals = [cgutils.alloca_once(builder, VECTOR) for _ in range(dots)]
     for total in totals:
-        builder.store(ir.Constant(VECTOR, [0.0] * LANES), total)
-    step = begin.type(LANES)
-    with cgutils.for_range_slice(builder, begin, end, step, begin.type) as (index, _):
+        builder.store(constant(0.0), total)
+    with over_vectors(builder, begin, end) as index:
         places = [
-            builder.bitcast(builder.gep(pointer, [index]), vector.as_pointer())
+            vector_from(builder, pointer, index, vector)
             for pointer, vector in zip(pointers, vectors)
         ]
         known: dict[int, Any] = {}
@@ -128,7 +143,7 @@ def loop_of(
                     builder.store(known[row], places[row], align=8)
                 continue
             if kind == "set":
-                value = ir.Constant(VECTOR, [0.0] * LANES)
+                value = constant(0.0)
             else:
                 value = builder.load(totals[target]) if kind == "dot" else load(target)
             for first, second in terms:
@@ -137,18 +152,41 @@ def loop_of(
                     value = larger(builder, other, value)
                     continue
                 left = load(first) if kind == "dot" else spread[first]
-                product = builder.fmul(left, load(second), flags=FLAGS)
-                value = builder.fadd(value, product, flags=FLAGS)
+                value = times_plus(builder, left, load(second), value)
             if kind == "dot":
                 builder.store(value, totals[target])
             else:
                 known[target] = value
                 builder.store(value, places[target], align=8)
-    return [_reduce(builder, builder.load(total), _plus) for total in totals]
+    return [_reduce(builder, builder.load(total), plus) for total in totals]
+
+
+# Four rows at a time, and one: rows times scalars added to row 0, and products with the last row.
+add_four = fused_loop([("add", 0, ((0, 1), (1, 2), (2, 3), (3, 4)))])
+add_one = fused_loop([("add", 0, ((0, 1),))])
+dot_four = fused_loop([("dot", r, ((r, 4),)) for r in range(4)])
+dot_one = fused_loop([("dot", 0, ((0, 1),))])
+
+
+@kernel
+def sum_rows(factors, matrix, count, result):
+    """Write result[j] = Σ_i factors[i] · matrix[i, j], for i and j below ``count``."""
+    for j in range(count):
+        result[j] = 0.0
+    whole = count // 4 * 4
+    for i in range(0, whole, 4):
+        add_four(
+            (result, matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]),
+            (factors[i], factors[i + 1], factors[i + 2], factors[i + 3]),
+            0,
+            count,
+        )
+    for i in range(whole, count):
+        add_one((result, matrix[i]), (factors[i],), 0, count)
 
 
 @intrinsic
-def best_outside(typingctx: Any, row: Any, owners: Any, owner: Any, begin: Any, end: Any) -> Any:
+def best_outside(typingctx, row, owners, owner, begin, end):
     """Set row[j] to −inf if owners[j] is ``owner``, and return the first j with the largest row[j].
 
     If the row is −inf everywhere, the result is ``begin``. The range is begin ≤ j < end, in whole
@@ -160,20 +198,14 @@ def best_outside(typingctx: Any, row: Any, owners: Any, owner: Any, begin: Any, 
     """
     signature = types.int64(row, owners, types.int64, types.int64, types.int64)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer, nodes = (
-            context.make_array(signature.args[i])(context, builder, arguments[i]).data
-            for i in (0, 1)
-        )
-        owner, begin, end = arguments[2:]
-        number, wide = begin.type, ir.VectorType(ir.IntType(64), LANES)
-        owner, step = broadcast(builder, owner), number(LANES)
-        low = ir.Constant(VECTOR, [float("-inf")] * LANES)
+    def generate(context, builder, signature, arguments):
+        row, owners, owner, begin, end = read_arguments(context, builder, signature, arguments)
+        owner, low = broadcast(builder, owner), constant(-np.inf)
         largest = cgutils.alloca_once_value(builder, low)
-        where = cgutils.alloca_once_value(builder, ir.Constant(wide, [0] * LANES))
-        with cgutils.for_range_slice(builder, begin, end, step, number) as (index, _):
-            place = builder.bitcast(builder.gep(pointer, [index]), VECTOR.as_pointer())
-            owned = builder.bitcast(builder.gep(nodes, [index]), wide.as_pointer())
+        where = cgutils.alloca_once_value(builder, constant(0, INTEGERS))
+        with over_vectors(builder, begin, end) as index:
+            place = vector_from(builder, row.data, index)
+            owned = vector_from(builder, owners.data, index, INTEGERS)
             inside = builder.icmp_signed("==", builder.load(owned, align=8), owner)
             values = builder.select(inside, low, builder.load(place, align=8))
             builder.store(values, place, align=8)
@@ -185,66 +217,53 @@ def best_outside(typingctx: Any, row: Any, owners: Any, owner: Any, begin: Any, 
         # Several lanes may hold the largest value: take the first index.
         values = builder.load(largest)
         top = broadcast(builder, _reduce(builder, values, larger))
-        lanes = ir.Constant(wide, list(range(LANES)))
-        indices = builder.add(builder.load(where), lanes)
-        far = ir.Constant(wide, [1 << 62] * LANES)
+        indices = builder.add(builder.load(where), ir.Constant(INTEGERS, list(range(LANES))))
+        far = constant(1 << 62, INTEGERS)
         indices = builder.select(builder.fcmp_ordered("==", values, top), indices, far)
         found = _reduce(builder, indices, _smaller)
         # If all numbers are −inf, no lane holds an index.
-        empty = builder.fcmp_ordered(
-            "==", builder.extract_element(top, ir.IntType(32)(0)), ir.DoubleType()(float("-inf"))
-        )
+        first = builder.extract_element(top, ir.IntType(32)(0))
+        empty = builder.fcmp_ordered("==", first, ir.DoubleType()(-np.inf))
         return builder.select(empty, begin, found)
 
     return signature, generate
 
 
 @intrinsic
-def _maxima_in_vectors(
-    typingctx: Any, matrix: Any, begin: Any, size: Any, largest: Any, where: Any
-) -> Any:
+def _maxima_in_vectors(typingctx, matrix, begin, size, largest, where):
     """Compute :func:`column_maxima` for sizes of at least LANES.
 
     The last columns may be computed twice.
     """
     signature = types.boolean(matrix, types.int64, types.int64, largest, where)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = signature.args[0]
-        array, target, places = (
-            context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 3, 4)
-        )
-        begin, size = arguments[1:3]
-        number, wide = begin.type, ir.VectorType(ir.IntType(64), LANES)
-        stride = builder.extract_value(array.shape, 1)
-        lanes = ir.Constant(wide, list(range(LANES)))
-        low, high = (ir.Constant(VECTOR, [float(sign + "inf")] * LANES) for sign in ("-", ""))
-        flags = ir.VectorType(ir.IntType(32), LANES)
-        wrong = cgutils.alloca_once_value(builder, ir.Constant(flags, [0] * LANES))
-        top, row = cgutils.alloca_once(builder, VECTOR), cgutils.alloca_once(builder, wide)
+    def generate(context, builder, signature, arguments):
+        array, begin, size, largest, where = read_arguments(context, builder, signature, arguments)
+        vector, number, low = vector_of(signature.args[0]), begin.type, constant(-np.inf)
+        width = builder.extract_value(array.shape, 1)
+        wrong = _Wrong(builder)
+        top, row = cgutils.alloca_once(builder, VECTOR), cgutils.alloca_once(builder, INTEGERS)
         with in_blocks(builder, number(0), size) as j:
+            lanes = ir.Constant(INTEGERS, list(range(LANES)))
             columns = builder.add(broadcast(builder, j), lanes)
             builder.store(low, top)
             builder.store(broadcast(builder, begin), row)
             with cgutils.for_range_slice(builder, begin, size, number(1), number) as (i, _):
-                place = builder.gep(array.data, [builder.add(builder.mul(i, stride), j)])
-                place = builder.bitcast(place, vector_of(kind).as_pointer())
+                place = builder.add(builder.mul(i, width), j)
+                place = vector_from(builder, array.data, place, vector)
                 values = builder.fpext(builder.load(place, align=4), VECTOR)
                 here = broadcast(builder, i)
                 values = builder.select(builder.icmp_signed("==", here, columns), low, values)
-                # Unordered: also true for NaN.
-                above = builder.sext(builder.fcmp_unordered(">=", values, high), flags)
-                builder.store(builder.or_(builder.load(wrong), above), wrong)
+                wrong.add(values)
                 known = builder.load(top)
                 better = builder.fcmp_ordered(">", values, known)
                 builder.store(builder.select(better, values, known), top)
                 builder.store(builder.select(better, here, builder.load(row)), row)
-            for pointer, found in ((target.data, top), (places.data, row)):
+            for result, found in ((largest, top), (where, row)):
                 value = builder.load(found)
-                place = builder.bitcast(builder.gep(pointer, [j]), value.type.as_pointer())
+                place = vector_from(builder, result.data, j, value.type)
                 builder.store(value, place, align=8)
-        found = _reduce(builder, builder.load(wrong), lambda builder, a, b: builder.or_(a, b))
-        return builder.icmp_signed("!=", found, found.type(0))
+        return wrong.anywhere()
 
     return signature, generate
 
@@ -277,17 +296,7 @@ def column_maxima(matrix, begin, size, largest, where):
 
 
 @intrinsic
-def merge_column(
-    typingctx: Any,
-    matrix: Any,
-    column: Any,
-    cost: Any,
-    shift: Any,
-    label: Any,
-    size: Any,
-    row: Any,
-    labels: Any,
-) -> Any:
+def merge_column(typingctx, matrix, column, cost, shift, label, size, row, labels):
     """Set row[i] to max(row[i] + cost, matrix[i, column] + shift) for i < size.
 
     If the second number is larger, ``label`` replaces labels[i]. Whole vectors of ``row`` and
@@ -300,16 +309,14 @@ def merge_column(
     number, real = types.int64, types.float64
     signature = types.none(matrix, number, real, real, real, number, row, labels)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = signature.args[0]
-        source, target, places = (
-            context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 6, 7)
+    def generate(context, builder, signature, arguments):
+        source, column, cost, shift, label, size, target, places = read_arguments(
+            context, builder, signature, arguments
         )
-        column, cost, shift, label, size = arguments[1:6]
-        number, vector = size.type, vector_of(kind)
+        number, vector = size.type, vector_of(signature.args[0])
         stride = builder.extract_value(source.shape, 1)
         first = builder.gep(source.data, [column])
-        low = ir.Constant(vector.element, float("-inf"))
+        low = ir.Constant(vector.element, -np.inf)
         cost, shift, label = (broadcast(builder, value) for value in (cost, shift, label))
 
         def merge(i: Any, within: bool) -> None:
@@ -326,10 +333,7 @@ def merge_column(
                     value = builder.select(inside, value, low)
                 values = builder.insert_element(values, value, ir.IntType(32)(lane))
             values = builder.fadd(builder.fpext(values, VECTOR), shift)
-            rows = [
-                builder.bitcast(builder.gep(array.data, [i]), VECTOR.as_pointer())
-                for array in (target, places)
-            ]
+            rows = [vector_from(builder, array.data, i) for array in (target, places)]
             known = [builder.load(place, align=8) for place in rows]
             known[0] = builder.fadd(known[0], cost)
             better = builder.fcmp_ordered(">", values, known[0])
@@ -337,7 +341,7 @@ def merge_column(
                 builder.store(builder.select(better, new, old), place, align=8)
 
         whole = builder.sub(size, builder.srem(size, number(LANES)))
-        with cgutils.for_range_slice(builder, number(0), whole, number(LANES), number) as (i, _):
+        with over_vectors(builder, number(0), whole) as i:
             merge(i, True)
         with builder.if_then(builder.icmp_signed("<", whole, size)):
             merge(whole, False)
@@ -347,7 +351,7 @@ def merge_column(
 
 
 @intrinsic
-def best_of_rows(typingctx: Any, previous: Any, block: Any, result: Any) -> Any:
+def best_of_rows(typingctx, previous, block, result):
     """Write result[j] = max over i of previous[i] + block[i, j], and return a sum as a check.
 
     The returned sum is over all numbers read. It is NaN or +inf if any of them is.
@@ -359,28 +363,22 @@ def best_of_rows(typingctx: Any, previous: Any, block: Any, result: Any) -> Any:
     """
     signature = types.float64(previous, block, result)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = signature.args[1]
-        shifts, rows, target = (
-            context.make_array(kind)(context, builder, value)
-            for kind, value in zip(signature.args, arguments)
-        )
-        size = builder.extract_value(rows.shape, 0)
-        number = size.type
-        zero = number(0)
-        low = ir.Constant(VECTOR, [float("-inf")] * LANES)
-        total = cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [0.0] * LANES))
+    def generate(context, builder, signature, arguments):
+        shifts, rows, target = read_arguments(context, builder, signature, arguments)
+        vector, size = vector_of(signature.args[1]), builder.extract_value(rows.shape, 0)
+        number, zero = size.type, size.type(0)
+        total = cgutils.alloca_once_value(builder, constant(0.0))
         best = cgutils.alloca_once(builder, VECTOR)
         whole = builder.sub(size, builder.srem(size, number(GROUP)))
-        with cgutils.for_range_slice(builder, zero, size, number(LANES), number) as (j, _):
-            builder.store(low, best)
+        with over_vectors(builder, zero, size) as j:
+            builder.store(constant(-np.inf), best)
             for begin, end, step in ((zero, whole, GROUP), (whole, size, 1)):
                 with cgutils.for_range_slice(builder, begin, end, number(step), number) as (i, _):
                     found, sums = [], []
                     for r in range(step):
                         row = builder.add(i, number(r))
-                        place = builder.gep(rows.data, [builder.add(builder.mul(row, size), j)])
-                        place = builder.bitcast(place, vector_of(kind).as_pointer())
+                        place = builder.add(builder.mul(row, size), j)
+                        place = vector_from(builder, rows.data, place, vector)
                         values = builder.fpext(builder.load(place, align=4), VECTOR)
                         shift = builder.load(builder.gep(shifts.data, [row]))
                         found.append(builder.fadd(broadcast(builder, shift), values))
@@ -392,50 +390,38 @@ def best_of_rows(typingctx: Any, previous: Any, block: Any, result: Any) -> Any:
                         sums = [builder.fadd(*sums[k : k + 2]) for k in (0, 2)[: len(sums) // 2]]
                     builder.store(larger(builder, found[0], builder.load(best)), best)
                     builder.store(builder.fadd(sums[0], builder.load(total)), total)
-            place = builder.bitcast(builder.gep(target.data, [j]), VECTOR.as_pointer())
-            builder.store(builder.load(best), place, align=8)
-        return _reduce(builder, builder.load(total), _plus)
+            builder.store(builder.load(best), vector_from(builder, target.data, j), align=8)
+        return _reduce(builder, builder.load(total), plus)
 
     return signature, generate
 
 
 @intrinsic
-def _widen_vectors(typingctx: Any, row: Any, result: Any, size: Any) -> Any:
+def _widen_vectors(typingctx, row, result, size):
     """Compute :func:`widen` for sizes of at least LANES.
 
     The last vector may overlap the one before.
     """
     signature = types.boolean(row, result, types.int64)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind, size = signature.args[0], arguments[2]
-        source, target = (
-            context.make_array(signature.args[place])(context, builder, arguments[place]).data
-            for place in (0, 1)
-        )
-        flags = ir.VectorType(ir.IntType(32), LANES)
-        high = ir.Constant(VECTOR, [float("inf")] * LANES)
-        wrong = cgutils.alloca_once_value(builder, ir.Constant(flags, [0] * LANES))
+    def generate(context, builder, signature, arguments):
+        source, target, size = read_arguments(context, builder, signature, arguments)
+        vector, wrong = vector_of(signature.args[0]), _Wrong(builder)
         with in_blocks(builder, size.type(0), size) as index:
-            place = builder.bitcast(builder.gep(source, [index]), vector_of(kind).as_pointer())
+            place = vector_from(builder, source.data, index, vector)
             values = builder.fpext(builder.load(place, align=4), VECTOR)
-            place = builder.bitcast(builder.gep(target, [index]), VECTOR.as_pointer())
-            builder.store(values, place, align=8)
-            # Unordered: also true for NaN.
-            above = builder.sext(builder.fcmp_unordered(">=", values, high), flags)
-            builder.store(builder.or_(builder.load(wrong), above), wrong)
-        found = _reduce(builder, builder.load(wrong), lambda builder, a, b: builder.or_(a, b))
-        return builder.icmp_signed("!=", found, found.type(0))
+            builder.store(values, vector_from(builder, target.data, index), align=8)
+            wrong.add(values)
+        return wrong.anywhere()
 
     return signature, generate
 
 
 @kernel
 def widen(row, result, size):
-    """Copy the first numbers of a contiguous row of float32 or float64 to a row of float64.
+    """Copy numbers of a contiguous row of float32 or float64 to a row of float64.
 
-    Returns:
-        Whether any number is NaN or +inf.
+    The function returns whether any of the ``size`` numbers is NaN or +inf.
     """
     if size >= LANES:
         return _widen_vectors(row, result, size)
@@ -447,18 +433,7 @@ def widen(row, result, size):
 
 
 @intrinsic
-def add_product(
-    typingctx: Any,
-    result: Any,
-    i: Any,
-    factors: Any,
-    begin: Any,
-    across: Any,
-    along: Any,
-    rows: Any,
-    k: Any,
-    size: Any,
-) -> Any:
+def add_product(typingctx, result, i, factors, begin, across, along, rows, k, size):
     """Add Σ_s factors.flat[begin + r · across + s · along] · rows[k + s, j] to result[i + r, j].
 
     r and s are below GROUP, and j < size, in whole vectors. Matrices are contiguous float64. The
@@ -467,12 +442,10 @@ def add_product(
     number = types.int64
     signature = types.none(result, number, factors, number, number, number, rows, number, number)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        target, source, given = (
-            context.make_array(signature.args[place])(context, builder, arguments[place])
-            for place in (0, 6, 2)
+    def generate(context, builder, signature, arguments):
+        target, i, given, begin, across, along, source, k, size = read_arguments(
+            context, builder, signature, arguments
         )
-        i, (begin, across, along), (k, size) = arguments[1], arguments[3:6], arguments[7:]
 
         def starts(array: Any, first: Any) -> list[Any]:
             width = builder.extract_value(array.shape, 1)
@@ -488,49 +461,39 @@ def add_product(
                 place = builder.gep(given.data, [builder.add(begin, steps)])
                 scalars.append(broadcast(builder, builder.load(place)))
         targets, sources = starts(target, i), starts(source, k)
-        step, zero = size.type(LANES), size.type(0)
-        with cgutils.for_range_slice(builder, zero, size, step, size.type) as (index, _):
-
-            def at(start: Any) -> Any:
-                return builder.bitcast(builder.gep(start, [index]), VECTOR.as_pointer())
-
-            known = [builder.load(at(start), align=8) for start in sources]
+        with over_vectors(builder, size.type(0), size) as index:
+            known = [builder.load(vector_from(builder, start, index), align=8) for start in sources]
             for r in range(GROUP):
-                value = builder.load(at(targets[r]), align=8)
+                place = vector_from(builder, targets[r], index)
+                value = builder.load(place, align=8)
                 for s in range(GROUP):
-                    product = builder.fmul(scalars[GROUP * r + s], known[s], flags=FLAGS)
-                    value = builder.fadd(value, product, flags=FLAGS)
-                builder.store(value, at(targets[r]), align=8)
+                    value = times_plus(builder, scalars[GROUP * r + s], known[s], value)
+                builder.store(value, place, align=8)
         return context.get_dummy_value()
 
     return signature, generate
 
 
 @intrinsic
-def _equal_in_vectors(typingctx: Any, first: Any, second: Any, size: Any) -> Any:
+def _equal_in_vectors(typingctx, first, second, size):
     """Compute :func:`count_equal` for sizes of at least LANES.
 
     The last vector may overlap the one before.
     """
     signature = types.int64(first, second, types.int64)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointers = [
-            context.make_array(signature.args[place])(context, builder, arguments[place]).data
-            for place in (0, 1)
-        ]
-        size, wide = arguments[2], ir.VectorType(ir.IntType(32), LANES)
+    def generate(context, builder, signature, arguments):
+        first, second, size = read_arguments(context, builder, signature, arguments)
+        wide = ir.VectorType(ir.IntType(32), LANES)
         lanes = ir.Constant(wide, list(range(LANES)))
-        total = cgutils.alloca_once_value(builder, ir.Constant(wide, [0] * LANES))
-        step, last = size.type(LANES), builder.sub(size, size.type(LANES))
-        with cgutils.for_range_slice(builder, size.type(0), size, step, size.type) as (start, _):
+        total = cgutils.alloca_once_value(builder, constant(0, wide))
+        last = builder.sub(size, size.type(LANES))
+        with over_vectors(builder, size.type(0), size) as start:
             index = builder.select(builder.icmp_signed("<", start, last), start, last)
             met = broadcast(builder, builder.trunc(builder.sub(start, index), ir.IntType(32)))
             left, right = (
-                builder.load(
-                    builder.bitcast(builder.gep(pointer, [index]), wide.as_pointer()), align=4
-                )
-                for pointer in pointers
+                builder.load(vector_from(builder, row.data, index, wide), align=4)
+                for row in (first, second)
             )
             same = builder.and_(
                 builder.icmp_signed("==", left, right), builder.icmp_signed(">=", lanes, met)
@@ -554,34 +517,21 @@ def count_equal(first, second, size):
 
 
 @intrinsic
-def _scan_vectors(typingctx: Any, row: Any) -> Any:
+def _scan_vectors(typingctx, row):
     """Compute :func:`scan` for the whole vectors at the start of the row."""
     signature = types.Tuple((row.dtype, types.boolean))(row)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = signature.args[0]
-        vector, flags = vector_of(kind), ir.VectorType(ir.IntType(32), LANES)
-        array = context.make_array(kind)(context, builder, arguments[0])
-        size = builder.extract_value(array.shape, 0)
-        number = size.type
-        low = ir.Constant(vector, [float("-inf")] * LANES)
-        high = ir.Constant(vector, [float("inf")] * LANES)
-        largest = cgutils.alloca_once_value(builder, low)
-        wrong = cgutils.alloca_once_value(builder, ir.Constant(flags, [0] * LANES))
-        step = number(LANES)
-        end = builder.sub(size, builder.srem(size, step))
-        with cgutils.for_range_slice(builder, number(0), end, step, number) as (index, _):
-            place = builder.bitcast(builder.gep(array.data, [index]), vector.as_pointer())
-            values = builder.load(place, align=4)
+    def generate(context, builder, signature, arguments):
+        (array,) = read_arguments(context, builder, signature, arguments)
+        vector, size = vector_of(signature.args[0]), builder.extract_value(array.shape, 0)
+        largest = cgutils.alloca_once_value(builder, constant(-np.inf, vector))
+        wrong = _Wrong(builder, vector)
+        end = builder.sub(size, builder.srem(size, size.type(LANES)))
+        with over_vectors(builder, size.type(0), end) as index:
+            values = builder.load(vector_from(builder, array.data, index, vector), align=4)
             builder.store(larger(builder, values, builder.load(largest)), largest)
-            # Unordered: also true for NaN.
-            above = builder.sext(builder.fcmp_unordered(">=", values, high), flags)
-            builder.store(builder.or_(builder.load(wrong), above), wrong)
-        found = _reduce(builder, builder.load(wrong), lambda builder, a, b: builder.or_(a, b))
-        results = [
-            _reduce(builder, builder.load(largest), larger),
-            builder.icmp_signed("!=", found, found.type(0)),
-        ]
+            wrong.add(values)
+        results = [_reduce(builder, builder.load(largest), larger), wrong.anywhere()]
         return context.make_tuple(builder, signature.return_type, results)
 
     return signature, generate
@@ -598,6 +548,45 @@ def scan(row):
         largest = row[j] if row[j] > largest else largest
         wrong |= not row[j] < np.inf
     return np.float64(largest), wrong
+
+
+class _Wrong:
+    """Flags of lanes that have met NaN or +inf, while code is generated."""
+
+    def __init__(self, builder: Any, vector: ir.VectorType = VECTOR) -> None:
+        self.builder, self.high = builder, constant(np.inf, vector)
+        self.flags = ir.VectorType(ir.IntType(32), LANES)
+        self.found = cgutils.alloca_once_value(builder, constant(0, self.flags))
+
+    def add(self, values: Any) -> None:
+        builder = self.builder
+        # Unordered: also true for NaN.
+        above = builder.sext(builder.fcmp_unordered(">=", values, self.high), self.flags)
+        builder.store(builder.or_(builder.load(self.found), above), self.found)
+
+    def anywhere(self) -> Any:
+        builder = self.builder
+        found = _reduce(builder, builder.load(self.found), lambda builder, a, b: builder.or_(a, b))
+        return builder.icmp_signed("!=", found, found.type(0))
+
+
+def read_arguments(context: Any, builder: Any, signature: Any, arguments: Any) -> list[Any]:
+    """Return the arguments of an intrinsic, with accessible arrays."""
+    return [
+        context.make_array(kind)(context, builder, value)
+        if isinstance(kind, types.Array)
+        else value
+        for kind, value in zip(signature.args, arguments)
+    ]
+
+
+def vector_from(builder: Any, data: Any, index: Any, vector: ir.VectorType = VECTOR) -> Any:
+    """Return the address of the vector that starts at an index."""
+    return builder.bitcast(builder.gep(data, [index]), vector.as_pointer())
+
+
+def constant(value: float, vector: ir.VectorType = VECTOR) -> Any:
+    return ir.Constant(vector, [value] * vector.count)
 
 
 def vector_of(kind: Any) -> ir.VectorType:
@@ -624,19 +613,24 @@ def _smaller(builder: Any, a: Any, b: Any) -> Any:
 
 
 def broadcast(builder: Any, value: Any) -> Any:
-    kind = ir.VectorType(value.type, LANES)
-    nothing = ir.Constant(kind, ir.Undefined)
+    nothing = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
     lane = builder.insert_element(nothing, value, ir.IntType(32)(0))
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-    return builder.shuffle_vector(lane, nothing, mask)
+    return builder.shuffle_vector(lane, nothing, constant(0, ir.VectorType(ir.IntType(32), LANES)))
+
+
+@contextmanager
+def over_vectors(builder: Any, begin: Any, end: Any) -> Iterator[Any]:
+    """Loop over the starts of vectors; the last may pass the end."""
+    number = end.type
+    with cgutils.for_range_slice(builder, begin, end, number(LANES), number) as (start, _):
+        yield start
 
 
 @contextmanager
 def in_blocks(builder: Any, begin: Any, end: Any) -> Iterator[Any]:
     """Loop over the starts of blocks of LANES; the last may overlap the one before."""
-    number = end.type
-    last = builder.sub(end, number(LANES))
-    with cgutils.for_range_slice(builder, begin, end, number(LANES), number) as (start, _):
+    last = builder.sub(end, end.type(LANES))
+    with over_vectors(builder, begin, end) as start:
         yield builder.select(builder.icmp_signed("<", start, last), start, last)
 
 
@@ -667,5 +661,10 @@ def _reduce(builder: Any, vector: Any, combine: Any) -> Any:
     return builder.extract_element(vector, ir.IntType(32)(0))
 
 
-def _plus(builder: Any, a: Any, b: Any) -> Any:
+def plus(builder: Any, a: Any, b: Any) -> Any:
     return builder.fadd(a, b, flags=FLAGS)
+
+
+def times_plus(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """Return a·b + c."""
+    return plus(builder, c, builder.fmul(a, b, flags=FLAGS))

@@ -40,10 +40,7 @@ from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 def _step(previous, block, top, threshold, known, count, total, result):
     """Write result[t] = max_Ω over p of previous[p] + block[p, t].
 
-    Args:
-        top: written: the largest number, 0 if all are −inf.
-        threshold: written: θ.
-        known, count, total: workspaces of a row.
+    ``top`` gets the largest number, 0 if all are −inf, and ``threshold`` gets θ.
     """
     tags = len(block)
     for t in range(tags):
@@ -160,11 +157,8 @@ def sum_over_chains(start, stop, batch, along, operation, results):
 def _change_forward(gradient, along, n, change, mean, rows):
     """Write the tangent of the value of tag t at position i to change[i, t].
 
-    It is 0 if the flow of the tag is 0.
-
-    Args:
-        mean: written: mean[i, t] is the mean of the tangents of the tag's scores over the support.
-        rows: workspace (3, K).
+    It is 0 if the flow of the tag is 0. mean[i, t] gets the mean of the tangents of the tag's
+    scores over the support.
     """
     flow, support, tags = rows[0], rows[2], rows.shape[1]
     for t in range(tags):
@@ -192,9 +186,7 @@ def _change_forward(gradient, along, n, change, mean, rows):
 def _change_backward(gradient, along, n, change, mean, rows, result):
     """Write the Hessian product: the tangent of the flow from each tag to each tag before it.
 
-    Args:
-        rows: workspace (3, K). At the call, its second row is the tangent of the flow of the last
-            tags.
+    At the call, rows[1] is the tangent of the flow of the last tags.
     """
     flow, d_flow, d_before, tags = rows[0], rows[1], rows[2], rows.shape[1]
     for i in range(n - 1, 0, -1):

@@ -39,7 +39,7 @@ from spacy_latent.kernels.simd.row_numbers import (
     write,
 )
 from spacy_latent.kernels.simd.scaled_floats import LN2
-from spacy_latent.kernels.simd.vector import LANES, aligned_empty
+from spacy_latent.kernels.simd.vector import LANES, aligned_empty, whole_vectors
 from spacy_latent.kernels.spans.constituency_lanes import CHARTS as LANE_CHARTS
 from spacy_latent.kernels.spans.constituency_lanes import read_spans, sum_in_lanes
 from spacy_latent.kernels.spans.scaled_charts import (
@@ -66,19 +66,9 @@ _push = pushes_of(JOINS)
 _pull = pulls_of(JOINS, {SPLITS: PASSED, INSIDE: OUTSIDE})
 
 
-@kernel
-def _width(n):
-    """Return the numbers in a row of a chart: whole vectors."""
-    return (n + LANES - 1) // LANES * LANES
-
-
 @kernel(forceinline=True)
 def _fill_spans(number, n):
-    """Fill SPLITS and INSIDE, the inside pass; at the call they hold the empty sum.
-
-    Args:
-        number: a number type of kernels.simd.row_numbers.
-    """
+    """Fill SPLITS and INSIDE, the inside pass; at the call they hold the empty sum."""
     for i in range(n - 1, -1, -1):
         total = write(number, INSIDE, i, i, one(number))
         for k in range(i + 1, n):
@@ -104,14 +94,10 @@ def _spread_spans(number, n):
 
 @kernel
 def _inside(s, n, center, floor, charts):
-    """Fill WEIGHT, SPLITS and INSIDE.
+    """Fill WEIGHT, SPLITS and INSIDE, and return the sum over trees.
 
-    Args:
-        center: subtracted from each score.
-        floor: added to each weight and span, see ``Sums``.
-
-    Returns:
-        The sum over trees.
+    ``center`` is subtracted from each score, and ``floor`` added to each weight and span (see
+    ``Sums``).
     """
     charts[SPLITS] = floor
     charts[INSIDE] = floor
@@ -127,12 +113,8 @@ def _inside(s, n, center, floor, charts):
 def _trusted_inside(s, n, center, smallest, charts):
     """Fill WEIGHT, SPLITS and INSIDE, and check the precision of the sum.
 
-    Args:
-        smallest: the lowest score.
-
-    Returns:
-        The sum over trees, 0 if it is not precise, or +inf after an overflow (see
-        kernels.spans.inside_outside).
+    The sum over trees is returned, 0 if it is not precise, or +inf after an overflow (see
+    kernels.spans.inside_outside_rows). ``smallest`` is the lowest score.
     """
     bound = np.inf
     safe = (n - 1) * (smallest - center) >= LOG_SMALLEST
@@ -186,8 +168,7 @@ def _scaled_inside(s, n, charts):
 def _outside(n, charts):
     """Fill OUTSIDE and PASSED.
 
-    Returns:
-        The sum over trees, times the sum of the marginals of spans of two or more words.
+    The sum over trees is returned, times the sum of the marginals of spans of two or more words.
     """
     charts[OUTSIDE] = 0.0
     charts[PASSED] = 0.0
@@ -275,7 +256,9 @@ def sum_over_constituency_trees(start, stop, items, batch, along, operation, res
         longest = max(longest, lengths[b])
     s = np.zeros((longest, longest))
     spare = aligned_empty(_item_size(longest) if kept.shape[1] == 0 else 0)
-    tangents = aligned_empty(5 * longest * _width(longest) if operation == HESSIAN_PRODUCT else 0)
+    tangents = aligned_empty(
+        5 * longest * whole_vectors(longest) if operation == HESSIAN_PRODUCT else 0
+    )
     for b in items[start:stop]:
         n = lengths[b]
         log_partition[b] = 0.0
@@ -285,8 +268,8 @@ def sum_over_constituency_trees(start, stop, items, batch, along, operation, res
         if n == 0:
             continue
         record = kept[b] if kept.shape[1] > 0 else spare
-        shape = (5, n, _width(n))
-        area = 5 * n * _width(n)
+        shape = (5, n, whole_vectors(n))
+        area = 5 * n * whole_vectors(n)
         charts = record[HEADER : HEADER + area].reshape(shape)
         known = operation == HESSIAN_PRODUCT and kept.shape[1] > 0 and record[0] == 1.0
         words = 0.0
@@ -327,7 +310,7 @@ def sum_over_constituency_trees(start, stop, items, batch, along, operation, res
         elif operation == HESSIAN_PRODUCT:
             dcharts = tangents[:area].reshape(shape)
             for i in range(n):
-                for j in range(_width(n)):
+                for j in range(whole_vectors(n)):
                     dcharts[WEIGHT, i, j] = 0.0
                 for j in range(i + 1, n):
                     weight = charts[WEIGHT, i, j]
@@ -389,12 +372,9 @@ def sum_in_scaled_floats(start, stop, items, batch, along, operation, results):
 
 @kernel
 def _write_spans(charts, powers, n, draw, terms, stack, state, spans):
-    """Write the spans of a tree, from the longest span down.
+    """Write the spans of the best tree, or of a random one if ``draw``, from the longest span down.
 
-    Args:
-        charts, powers: maxima and an empty array, or scaled floats.
-        draw: whether the tree is drawn, or is the best tree.
-        terms, stack: workspaces.
+    ``charts`` and ``powers`` are maxima and an empty array, or scaled floats.
     """
     stack[0, 0], stack[0, 1] = 0, n - 1
     depth, count = 1, 0
@@ -420,17 +400,16 @@ def _write_spans(charts, powers, n, draw, terms, stack, state, spans):
 
 @kernel
 def best_constituency_trees(start, stop, batch, spans, status):
-    """Write the best trees.
+    """Write the best trees as ``Family.best``.
 
-    Args:
-        spans: ``(B, N, 2)`` int32, written: the spans of two or more words, −1 from the n-th on.
+    ``spans`` ``(B, N, 2)`` gets the spans of two or more words, −1 from the n-th on.
     """
     scores, lengths, _ = batch
     longest = 0
     for b in range(start, stop):
         longest = max(longest, lengths[b])
     s = np.zeros((longest, longest))
-    workspace = aligned_empty(2 * longest * _width(longest))
+    workspace = aligned_empty(2 * longest * whole_vectors(longest))
     stack = np.empty((longest + 1, 2), dtype=np.int64)
     state = np.empty(1, dtype=np.uint64)
     for b in range(start, stop):
@@ -441,7 +420,7 @@ def best_constituency_trees(start, stop, batch, spans, status):
             status[b] = FEASIBLE
         if status[b] != FEASIBLE or n < 2:
             continue
-        charts = workspace[: 2 * n * _width(n)].reshape((2, n, _width(n)))
+        charts = workspace[: 2 * n * whole_vectors(n)].reshape((2, n, whole_vectors(n)))
         charts[:] = -np.inf
         _fill_spans(Maxima(s, charts), n)
         if charts[INSIDE, 0, n - 1] == -np.inf:
@@ -452,11 +431,7 @@ def best_constituency_trees(start, stop, batch, spans, status):
 
 @kernel
 def sample_constituency_trees(start, stop, batch, seeds, samples, status):
-    """Draw exact samples.
-
-    Args:
-        samples: ``(K, B, N, 2)``, in the format of ``spans`` in best_constituency_trees.
-    """
+    """Draw exact samples as ``Family.sample``, ``(K, B, N, 2)``."""
     scores, lengths, _ = batch
     longest = 0
     for b in range(start, stop):

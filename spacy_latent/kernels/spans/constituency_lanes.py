@@ -34,14 +34,14 @@ from spacy_latent.kernels.simd.lane_numbers import (
     write_weighted,
 )
 from spacy_latent.kernels.simd.lanes import (
-    ALIGNMENT,
     FLOOR,
-    HEADER,
     LOG_SMALLEST,
     LOWEST,
+    SPARE,
     add,
     add_product,
     begin_group,
+    charts_size,
     drop_lost,
     every,
     exponential_lanes,
@@ -49,7 +49,6 @@ from spacy_latent.kernels.simd.lanes import (
     interleave,
     keep,
     keep_trusted,
-    lanes_shape,
     load,
     maximum,
     multiply,
@@ -72,11 +71,7 @@ _dots_down = dots_of_rows([(PASSED, INSIDE)], -1, down=True, apart=True)
 
 @kernel
 def read_spans(scores, n, s):
-    """Copy the span scores of one sentence to ``s``.
-
-    Returns:
-        The status, and the sum of the words' scores.
-    """
+    """Copy the span scores of one sentence; return the status and the sum of the words' scores."""
     wrong, total = 0, 0.0
     for i in range(n):
         for j in range(i, n):
@@ -90,25 +85,10 @@ def read_spans(scores, n, s):
 
 
 @kernel
-def charts_size(n):
-    """Return the float64 numbers in the charts of LANES items of at most n words."""
-    rows, columns = lanes_shape(n)
-    return CHARTS * rows * columns * LANES
-
-
-@kernel
-def lanes_size(n):
-    """Return the float64 numbers that LANES items of at most n words may save."""
-    return HEADER + ALIGNMENT + charts_size(n)
-
-
-@kernel
 def _weights(w, n, sizes, centers, smallest):
     """Replace the scores in ``w`` by exp(score − center), so that the sum over trees is near 1.
 
-    Args:
-        centers: (1, 1, LANES), written.
-        smallest: (1, 1, LANES), written: the smallest score.
+    ``centers`` and the smallest scores are written, (1, 1, LANES).
     """
     high, least, mean = every(LOWEST), every(np.inf), every(0.0)
     for i in range(n):
@@ -148,11 +128,7 @@ def _column(number, i, j, of_i, of_m):
 
 @kernel(forceinline=True)
 def _inside(number, n):
-    """Fill the inside chart of n words, an even number.
-
-    Args:
-        number: any number type of kernels.simd.lane_numbers.
-    """
+    """Fill the inside chart of n words, an even number, for any type of number."""
     columns = columns_of(number)
     for i in range(n - 2, -1, -2):
         m, above = i + 1, i * columns
@@ -172,12 +148,9 @@ def _inside(number, n):
 
 @kernel
 def _weights_relative_to_best(charts, n, sizes, centers, smallest):
-    """Write weights like :func:`_weights`, with centers for which the best tree has weight 1.
+    """Replace scores like :func:`_weights`, with centers for which the best tree has weight 1.
 
     The sums of the most likely spans are then near 1, whatever the scale of the scores.
-
-    Args:
-        charts: WEIGHT holds the scores at the call, and the weights afterwards.
     """
     w = charts[WEIGHT]
     _inside(Maxima(charts), n)
@@ -204,12 +177,9 @@ def _weights_relative_to_best(charts, n, sizes, centers, smallest):
 
 @kernel
 def _trusted_sums(charts, n, sizes, centers, smallest, partitions):
-    """Fill the inside charts from the weights, and check the precision of the sums.
+    """Fill the inside charts from the weights, and return whether all sums are precise.
 
     The sums over trees are written to ``partitions``, 0 if they are not precise.
-
-    Returns:
-        Whether they are precise in all lanes.
     """
     bounds, logs = np.zeros(LANES), np.zeros(LANES)
     for lane in range(LANES):
@@ -246,13 +216,10 @@ def _outer_column(number, sums, i, k, outer_i, outer_m):
 
 @kernel(forceinline=True)
 def _outside(number, n, sums):
-    """Fill OUTSIDE and PASSED.
+    """Fill OUTSIDE and PASSED, for a type of number with gradients.
 
-    At the call OUTSIDE holds the gradients of whole sentences and is 0 elsewhere.
-
-    Args:
-        number: a number type with gradients of kernels.simd.lane_numbers.
-        sums: (2, columns, LANES) workspace.
+    At the call OUTSIDE holds the gradients of whole sentences and is 0 elsewhere. ``sums`` is a
+    workspace (2, columns, LANES).
     """
     columns = columns_of(number)
     for i in range(0, n, 2):
@@ -287,9 +254,11 @@ def sum_in_lanes(start, stop, groups, batch, along, operation, results):
     longest = 0
     for group in range(start, stop):
         longest = max(longest, group_length(groups[group], lengths))
-    spare = np.empty(lanes_size(longest) if kept.shape[1] == 0 else 0)
+    spare = np.empty(SPARE + charts_size(CHARTS, longest) if kept.shape[1] == 0 else 0)
     flat = np.empty(LANES * (longest + 2) ** 2)
-    tangents_workspace = aligned_empty(charts_size(longest) if operation == HESSIAN_PRODUCT else 0)
+    tangents_workspace = aligned_empty(
+        charts_size(CHARTS, longest) if operation == HESSIAN_PRODUCT else 0
+    )
     sizes, partitions = np.empty(LANES, np.int64), np.empty(LANES)
     starts = np.empty(LANES, np.int64)
     for group in range(start, stop):

@@ -58,14 +58,10 @@ def float_workspace_size(n: int) -> int:
 
 @kernel(forceinline=True)
 def fill_spans(number, n, first_node):
-    """Fill the charts of spans over the nodes from ``first_node`` to n.
+    """Fill the charts of spans over the nodes from ``first_node`` to n, for any type of number.
 
     At the call the charts hold the empty sum. So does row n + 1, which stands for spans without
-    tokens.
-
-    Args:
-        number: a number type of kernels.simd.row_numbers, with the weights of arcs, [head,
-            modifier].
+    tokens. Weights are [head, modifier].
     """
     for i in range(n, first_node - 1, -1):
         write(number, RIGHT, i, i, one(number))
@@ -86,6 +82,27 @@ def fill_spans(number, n, first_node):
             following, totals = (k + 1, k, k), (right, to_right, left)
             _push(number, i, k, following, totals, k // LANES * LANES, n + 1)
         add_row(number, LEFT, i, TO_LEFT, i, 0, n + 1)
+
+
+@kernel
+def put_span(stack, depth, i, j, from_left):
+    """Write a span to a stack: its two ends, and whether its head is at the left."""
+    stack[3 * depth], stack[3 * depth + 1], stack[3 * depth + 2] = i, j, from_left
+
+
+@kernel
+def put_sentence(stack, n, root, heads):
+    """Write the spans of a whole sentence to a stack, and return their number.
+
+    ``root`` is the only child of the root, or 0 if the root may have several.
+    """
+    if root == 0:
+        put_span(stack, 0, 0, n, 1)
+        return 1
+    heads[root] = 0
+    put_span(stack, 0, 1, root, 0)
+    put_span(stack, 1, root, n, 1)
+    return 2
 
 
 @kernel
@@ -130,42 +147,30 @@ def best_projective_tree(
     first_node = 1 if single_root else 0
     _fill(scores, n, first_node, charts)
 
-    # Stack of spans to backtrack: their two ends, and whether the head is at the left (1) or the
-    # right (0).
-    depth = 0
+    stack, root = integer_workspace, 0
     if single_root:
-        root, best = 0, -np.inf
+        best = -np.inf
         for r in range(1, n + 1):
             value = left[1, r] + right[r, n] + scores[0, r]
             if value > best:
                 root, best = r, value
-        if root == 0:
-            return False
-        heads[root] = 0
-        integer_workspace[0], integer_workspace[1], integer_workspace[2] = 1, root, 0
-        integer_workspace[3], integer_workspace[4], integer_workspace[5] = root, n, 1
-        depth = 2
-    else:
-        if right[0, n] == -np.inf:
-            return False
-        integer_workspace[0], integer_workspace[1], integer_workspace[2] = 0, n, 1
-        depth = 1
+    if root == 0 and (single_root or right[0, n] == -np.inf):
+        return False
+    depth = put_sentence(stack, n, root, heads)
     while depth > 0:
         depth -= 1
-        i = integer_workspace[3 * depth]
-        j = integer_workspace[3 * depth + 1]
+        i, j = stack[3 * depth], stack[3 * depth + 1]
         if i == j:
             continue
         best_k, best = i, -np.inf
-        if integer_workspace[3 * depth + 2] == 1:
+        if stack[3 * depth + 2] == 1:
             for k in range(i + 1, j + 1):
                 value = to_right[i, k] + right[k, j]
                 if value > best:
                     best_k, best = k, value
             heads[best_k] = i
             low, high = i, best_k
-            integer_workspace[3 * depth] = best_k
-            integer_workspace[3 * depth + 1] = j
+            put_span(stack, depth, best_k, j, 1)
         else:
             for k in range(i, j):
                 value = left[i, k] + to_left[k, j]
@@ -173,19 +178,13 @@ def best_projective_tree(
                     best_k, best = k, value
             heads[best_k] = j
             low, high = best_k, j
-            integer_workspace[3 * depth] = i
-            integer_workspace[3 * depth + 1] = best_k
-        depth += 1
+            put_span(stack, depth, i, best_k, 0)
         split, best = low, -np.inf
         for k in range(low, high):
             value = right[low, k] + left[k + 1, high]
             if value > best:
                 split, best = k, value
-        integer_workspace[3 * depth] = low
-        integer_workspace[3 * depth + 1] = split
-        integer_workspace[3 * depth + 2] = 1
-        integer_workspace[3 * depth + 3] = split + 1
-        integer_workspace[3 * depth + 4] = high
-        integer_workspace[3 * depth + 5] = 0
-        depth += 2
+        put_span(stack, depth + 1, low, split, 1)
+        put_span(stack, depth + 2, split + 1, high, 0)
+        depth += 3
     return True

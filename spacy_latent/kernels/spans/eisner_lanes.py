@@ -23,8 +23,9 @@ from spacy_latent.kernels.simd.lane_numbers import (
     write_both,
     write_weighted,
 )
-from spacy_latent.kernels.simd.lanes import interleave_row, lanes_shape
+from spacy_latent.kernels.simd.lanes import charts_size, interleave_row, lanes_shape
 from spacy_latent.kernels.simd.vector import LANES, aligned_empty
+from spacy_latent.kernels.spans.eisner import put_sentence, put_span
 
 # Charts after WEIGHT, in the order of kernels.spans.eisner.
 TO_RIGHT, TO_LEFT, RIGHT, LEFT = range(1, 5)
@@ -36,18 +37,12 @@ _dots = dots_of_rows([(RIGHT, LEFT), (TO_RIGHT, RIGHT), (LEFT, TO_LEFT)], 1)
 @kernel
 def charts_of_trees(n):
     """Return a workspace for LANES sentences of at most n tokens."""
-    rows, columns = lanes_shape(n)
-    charts = aligned_empty(CHARTS * rows * columns * LANES)
-    return charts.reshape((CHARTS, rows, columns, LANES))
+    return aligned_empty(charts_size(CHARTS, n)).reshape((CHARTS, *lanes_shape(n), LANES))
 
 
 @kernel(forceinline=True)
 def _arcs(number, i, j, between):
-    """Write both arcs of a span, from the sum over splits between its ends.
-
-    Returns:
-        Their cells.
-    """
+    """Write both arcs of a span, from the sum over splits between its ends; return their cells."""
     to_right = write_weighted(number, TO_RIGHT, i, j, between, i, j)
     to_left = write_weighted(number, TO_LEFT, i, j, between, j, i)
     return to_right, to_left
@@ -78,11 +73,7 @@ def _column(number, i, j, between_i, between_m, right_i, right_m, left_i, left_m
 
 @kernel
 def fill_spans(number, last, first_node):
-    """Fill the first five charts for the nodes first .. last, an even number of nodes.
-
-    Args:
-        number: any number type of kernels.simd.lane_numbers.
-    """
+    """Fill the first charts for an even number of nodes, first .. last, and any type of number."""
     columns = columns_of(number)
     for i in range(last - 1, first_node - 1, -2):
         m, above = i + 1, i * columns
@@ -116,34 +107,22 @@ def fill_spans(number, last, first_node):
 
 @kernel
 def backtrack(charts, lane, n, first_node, heads, stack):
-    """Write the heads of a lane's best tree.
-
-    Returns:
-        Whether there is one.
-    """
+    """Write the heads of a lane's best tree, and return whether there is one."""
     right, left = charts[RIGHT], charts[LEFT]
     to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
     heads[0] = -1
     if n == 0:
         return True
-    # Stack of spans to backtrack: their two ends, and whether the head is at the left.
+    root = 0
     if first_node == 1:
-        root, best = 0, -np.inf
+        best = -np.inf
         for r in range(1, n + 1):
             value = left[1, r, lane] + right[r, n, lane] + charts[WEIGHT, 0, r, lane]
             if value > best:
                 root, best = r, value
-        if root == 0:
-            return False
-        heads[root] = 0
-        stack[0], stack[1], stack[2] = 1, root, 0
-        stack[3], stack[4], stack[5] = root, n, 1
-        depth = 2
-    else:
-        if right[0, n, lane] == -np.inf:
-            return False
-        stack[0], stack[1], stack[2] = 0, n, 1
-        depth = 1
+    if root == 0 and (first_node == 1 or right[0, n, lane] == -np.inf):
+        return False
+    depth = put_sentence(stack, n, root, heads)
     while depth > 0:
         depth -= 1
         i, j = stack[3 * depth], stack[3 * depth + 1]
@@ -156,23 +135,22 @@ def backtrack(charts, lane, n, first_node, heads, stack):
                 k += 1
             heads[k] = i
             low, high = i, k
-            stack[3 * depth], stack[3 * depth + 1] = k, j
+            put_span(stack, depth, k, j, 1)
         else:
             best, k = left[i, j, lane], i
             while k < j - 1 and left[i, k, lane] + to_left[j, k, lane] != best:
                 k += 1
             heads[k] = j
             low, high = k, j
-            stack[3 * depth], stack[3 * depth + 1] = i, k
-        depth += 1
+            put_span(stack, depth, i, k, 0)
         split, best = low, -np.inf
         for k in range(low, high):
             value = right[low, k, lane] + left[high, k + 1, lane]
             if value > best:
                 split, best = k, value
-        stack[3 * depth], stack[3 * depth + 1], stack[3 * depth + 2] = low, split, 1
-        stack[3 * depth + 3], stack[3 * depth + 4], stack[3 * depth + 5] = split + 1, high, 0
-        depth += 2
+        put_span(stack, depth + 1, low, split, 1)
+        put_span(stack, depth + 2, split + 1, high, 0)
+        depth += 3
     return True
 
 

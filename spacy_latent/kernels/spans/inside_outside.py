@@ -23,13 +23,8 @@ from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, TOO_LARGE, UNSOLVED
 from spacy_latent.kernels.gpu.dispatch import GpuKernels
-from spacy_latent.kernels.simd.arc_scores import read_arc_scores
-from spacy_latent.kernels.simd.lanes import (
-    LONGEST,
-    group_length,
-    group_size,
-    saved_size_in_lanes,
-)
+from spacy_latent.kernels.simd.arc_scores import read_arc_scores, subtract_best
+from spacy_latent.kernels.simd.lanes import LONGEST, group_length, group_size, saved_size_in_lanes
 from spacy_latent.kernels.simd.scaled_floats import LN2
 from spacy_latent.kernels.simd.vector import LANES, aligned_empty
 from spacy_latent.kernels.spans.eisner import (
@@ -43,12 +38,10 @@ from spacy_latent.kernels.spans.eisner import (
     chart_width,
     float_workspace_size,
     integer_workspace_size,
+    put_sentence,
+    put_span,
 )
-from spacy_latent.kernels.spans.eisner_lanes import (
-    best_trees_in_lanes,
-    charts_of_trees,
-    set_scores,
-)
+from spacy_latent.kernels.spans.eisner_lanes import best_trees_in_lanes, charts_of_trees, set_scores
 from spacy_latent.kernels.spans.inside_outside_lanes import CHARTS as LANE_CHARTS
 from spacy_latent.kernels.spans.inside_outside_lanes import sum_in_lanes
 from spacy_latent.kernels.spans.inside_outside_rows import (
@@ -70,24 +63,6 @@ from spacy_latent.kernels.spans.scaled_charts import (
     weigh,
     weigh_back,
 )
-
-
-@kernel
-def _subtract_best(s, n):
-    """Subtract the best score of each column.
-
-    Returns:
-        The sum of the best scores, or −inf if a token has no head.
-    """
-    shift = 0.0
-    for m in range(1, n + 1):
-        best = -np.inf
-        for h in range(n + 1):
-            best = max(best, s[h, m])
-        shift += best
-        for h in range(n + 1):
-            s[h, m] -= best if s[h, m] > -np.inf else 0.0
-    return shift
 
 
 @kernel
@@ -172,7 +147,7 @@ def sum_in_scaled_floats(start, stop, items, batch, along, operation, results):
         if status[b] != FEASIBLE:
             continue
         size = n + 1
-        shift = _subtract_best(s, n)
+        shift = subtract_best(s, n)
         weights = scaled_weights(s, size, along[b] if operation == HESSIAN_PRODUCT else s[:0])
         charts = _scaled_float_inside(weights, n, first_node)
         value, power = charts.values[RIGHT, 0, n], charts.powers[RIGHT, 0, n]
@@ -194,21 +169,13 @@ def _draw(n, first_node, charts, powers, terms, stack, state, heads):
     """Draw one tree from the inside charts, from the longest span down.
 
     With a single root (``first_node`` = 1), row 0 of TO_RIGHT holds, for each token, the sum over
-    its modifiers on the left times the weight of its root arc.
-
-    Args:
-        powers: exponents of the charts, or an empty array for charts of plain numbers.
-        terms, stack: workspaces.
+    its modifiers on the left times the weight of its root arc. ``powers`` are the exponents of the
+    charts, or an empty array for charts of plain numbers.
     """
-    if first_node == 0:
-        stack[0], stack[1], stack[2] = 0, n, 1
-        depth = 1
-    else:
+    root = 0
+    if first_node == 1:
         root = draw_split(charts, powers, (TO_RIGHT, 0), (RIGHT, 0, n), 1, n + 1, terms, state)
-        heads[root] = 0
-        stack[0], stack[1], stack[2] = 1, root, 0
-        stack[3], stack[4], stack[5] = root, n, 1
-        depth = 2
+    depth = put_sentence(stack, n, root, heads)
     while depth > 0:
         depth -= 1
         i, j = stack[3 * depth], stack[3 * depth + 1]
@@ -218,18 +185,16 @@ def _draw(n, first_node, charts, powers, terms, stack, state, heads):
             k = draw_split(charts, powers, (TO_RIGHT, i), (RIGHT, 0, j), i + 1, j + 1, terms, state)
             heads[k] = i
             low, high = i, k
-            stack[3 * depth], stack[3 * depth + 1] = k, j
+            put_span(stack, depth, k, j, 1)
         else:
             k = draw_split(charts, powers, (LEFT, i), (TO_LEFT, 0, j), i, j, terms, state)
             heads[k] = j
             low, high = k, j
-            stack[3 * depth], stack[3 * depth + 1] = i, k
+            put_span(stack, depth, i, k, 0)
         split = draw_split(charts, powers, (RIGHT, low), (LEFT, 1, high), low, high, terms, state)
-        depth += 1
-        stack[3 * depth], stack[3 * depth + 1], stack[3 * depth + 2] = low, split, 1
-        stack[3 * depth + 3], stack[3 * depth + 4] = split + 1, high
-        stack[3 * depth + 5] = 0
-        depth += 2
+        put_span(stack, depth + 1, low, split, 1)
+        put_span(stack, depth + 2, split + 1, high, 0)
+        depth += 3
 
 
 @kernel
@@ -287,7 +252,7 @@ def sample_in_scaled_floats(start, stop, items, batch, seeds, samples, status):
         status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
         if status[b] != FEASIBLE:
             continue
-        _subtract_best(s, n)
+        subtract_best(s, n)
         charts = _scaled_float_inside(scaled_weights(s, n + 1, s[:0]), n, first_node)
         if not charts.values[RIGHT, 0, n] > 0.0:
             status[b] = INFEASIBLE

@@ -32,14 +32,14 @@ from spacy_latent.kernels.simd.lane_numbers import (
     write_gradient,
 )
 from spacy_latent.kernels.simd.lanes import (
-    ALIGNMENT,
     FLOOR,
-    HEADER,
     LOG_SMALLEST,
     LOWEST,
+    SPARE,
     add,
     add_product,
     begin_group,
+    charts_size,
     divide,
     drop_lost,
     every,
@@ -48,7 +48,6 @@ from spacy_latent.kernels.simd.lanes import (
     interleave,
     keep,
     keep_trusted,
-    lanes_shape,
     load,
     log_of_products,
     maximum,
@@ -78,19 +77,6 @@ CHARTS = 9
 _dots_down = dots_of_rows(
     [(OUTER_BETWEEN, LEFT), (OUTER_LEFT, TO_LEFT), (OUTER_RIGHT, RIGHT)], -1, down=True
 )
-
-
-@kernel
-def lanes_size(n):
-    """Return the float64 numbers that LANES items of at most n tokens may save."""
-    rows, columns = lanes_shape(n)
-    return HEADER + ALIGNMENT + CHARTS * rows * columns * LANES
-
-
-@kernel
-def tangents_size(n):
-    rows, columns = lanes_shape(n)
-    return CHARTS * rows * columns * LANES
 
 
 @kernel
@@ -131,15 +117,11 @@ def _weights(w, columns, n, sizes, gamma, log_smallest):
 
 @kernel
 def _weights_relative_to_best(charts, columns, n, first_node, sizes, gamma, log_smallest):
-    """Write weights like :func:`_weights`, relative to the arcs of the best tree.
+    """Replace scores like :func:`_weights`, relative to the arcs of the best tree.
 
     The best tree, and trees of similar probability, then have sums near 1, whatever the scale of
-    the scores.
-
-    Args:
-        charts: WEIGHT holds the scores at the call, and the weights afterwards.
-        columns: the largest scores of columns at the call; written: the scores of the best tree's
-            arcs, and 1.
+    the scores. At the call, ``columns`` are the largest scores of columns. Written are the scores
+    of the best tree's arcs, and 1.
     """
     w, top = charts[WEIGHT], columns[0:1]
     fill_spans(Maxima(charts), n, first_node)
@@ -164,11 +146,7 @@ def _weights_relative_to_best(charts, columns, n, first_node, sizes, gamma, log_
 
 @kernel(forceinline=True)
 def _outer_span(number, i, k, outer_right, outer_left, outer_arc, outer_other):
-    """Write the gradients of the span (i, k).
-
-    Returns:
-        The cells of OUTER_RIGHT, OUTER_LEFT and OUTER_BETWEEN.
-    """
+    """Write the gradients of the span (i, k); return its OUTER_RIGHT, OUTER_LEFT, OUTER_BETWEEN."""
     right = write_both(number, OUTER_RIGHT, i, k, outer_right)
     left = write_both(number, OUTER_LEFT, i, k, outer_left)
     arc = write_gradient(number, OUTER_ARC, i, k, outer_arc, TO_RIGHT)
@@ -181,8 +159,7 @@ def _outer_span(number, i, k, outer_right, outer_left, outer_arc, outer_other):
 def _outer_first(number, sums, i, k, outer_right, outer_left, outer_arc):
     """Finish the gradients of the span from i, the first of two rows, to k.
 
-    Returns:
-        The cells of OUTER_RIGHT, OUTER_LEFT and OUTER_BETWEEN.
+    The cells of OUTER_RIGHT, OUTER_LEFT and OUTER_BETWEEN are returned.
     """
     outer_right = plus(number, outer_right, load(sums, 0, k))
     outer_right = plus(number, outer_right, read(number, OUTER_RIGHT, i, k))
@@ -343,12 +320,9 @@ def _inside_sums(charts, last, first_node, sizes, floor, partitions):
 
 @kernel
 def _trusted_sums(charts, last, first_node, sizes, log_smallest, partitions):
-    """Fill the inside charts from the weights, and check the precision of the sums.
+    """Fill the inside charts from the weights, and return whether all sums are precise.
 
     The sums over trees are written to ``partitions``, 0 if they are not precise.
-
-    Returns:
-        Whether they are precise in all lanes.
     """
     bounds, logs = np.zeros(LANES), sizes * log_smallest[0, 0]
     if logs.min() < LOG_SMALLEST:
@@ -368,11 +342,10 @@ def sum_in_lanes(start, stop, groups, batch, along, operation, results):
     longest = 0
     for group in range(start, stop):
         longest = max(longest, group_length(groups[group], lengths))
-    spare = np.empty(lanes_size(longest) if kept.shape[1] == 0 else 0)
+    spare = np.empty(SPARE + charts_size(CHARTS, longest) if kept.shape[1] == 0 else 0)
     flat = np.empty(LANES * (longest + 2) ** 2)
-    tangents_workspace = aligned_empty(
-        tangents_size(longest) if operation == HESSIAN_PRODUCT else 0
-    )
+    area = charts_size(CHARTS, longest) if operation == HESSIAN_PRODUCT else 0
+    tangents_workspace = aligned_empty(area)
     sizes, partitions = np.empty(LANES, np.int64), np.empty(LANES)
     starts = np.empty(LANES, np.int64)
     for group in range(start, stop):

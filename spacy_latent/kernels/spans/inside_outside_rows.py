@@ -48,9 +48,6 @@ _pull = pulls_of(JOINS, {chart: CHARTS + chart for chart in range(CHARTS)})
 def _weights(scores, n, log_gamma, w, column):
     """Write γ·(column softmax of ``scores``).
 
-    Args:
-        column: ``(2, n+1)`` workspace.
-
     Returns:
         The log of the product of the divisors of the weights, −inf if a token has no head; and the
         log of the smallest weight.
@@ -158,9 +155,6 @@ def inside_by_columns(s, n, first_node, w, column, charts):
 def _scaled_inside(s, n, first_node, w, column, heads, integers, charts):
     """Fill ``w`` and ``charts`` with a scaling for which the sum fits in float64.
 
-    Args:
-        heads: workspace.
-
     Returns:
         The log of the product of the divisors, −inf if there is no tree; and the sum over trees, 0
         if no scaling fits.
@@ -207,13 +201,9 @@ def _spread_spans(number, n, first_node, result):
 
 @kernel(fastmath=ANY_ORDER)
 def _inside(w, n, first_node, floor, charts):
-    """Fill the inside charts, the first of (5 or 10, n+2, stride).
+    """Fill the inside charts, the first of (5 or 10, n+2, stride), and return the sum over trees.
 
-    Args:
-        floor: added to each weight, arc and span, see ``Sums``.
-
-    Returns:
-        The sum over trees.
+    ``floor`` is added to each weight, arc and span, see ``Sums``.
     """
     charts[:CHARTS] = floor
     fill_spans(Sums(w, charts, floor), n, first_node)
@@ -244,14 +234,7 @@ def _outside(w, n, first_node, charts, partition, result):
 
 @kernel(fastmath=ANY_ORDER)
 def _inside_tangent(number, n, first_node):
-    """Write the tangents of the inside charts.
-
-    Args:
-        number: ``Tangents``.
-
-    Returns:
-        The tangent of the sum.
-    """
+    """Write the tangents of the inside charts, and return the tangent of the sum."""
     w, dw, charts, tangents = number
     tangents[:CHARTS] = 0.0
     fill_spans(number, n, first_node)

@@ -22,8 +22,11 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores
+from spacy_latent.kernels.autograd import operators
+from spacy_latent.kernels.autograd.arrays import read, read_float64
 from spacy_latent.kernels.autograd.derivatives import last_derivative
 from spacy_latent.kernels.autograd.torch_operators import torch_operator
+from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.kernels.core.pool import spread
 from spacy_latent.kernels.spans.span_classes import (
     agreeing_rows,
@@ -89,11 +92,7 @@ class LabelledSpans:
         self._spread(fold_rows, self.tops, self.scales, folded, chart)
 
     def gradient(self, change: np.ndarray) -> np.ndarray:
-        """Return the gradient of the scores, ``(C, P, B)``, after :meth:`fold`.
-
-        Args:
-            change: the gradient of the chart that :meth:`fold` wrote.
-        """
+        """Return the gradient of the scores ``(C, P, B)``, from that of the chart."""
         result = np.empty_like(self.scores)
         self._spread(share_rows, self.tops, self.scales, change, result)
         return result.reshape(self.shape)
@@ -120,10 +119,7 @@ def _log_partition(
     scores: Tensor, lengths: Tensor, starts: Sequence[int], keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return log-partitions, and for the gradient the marginals of spans, tops and scales."""
-    from spacy_latent.kernels.autograd import arrays, operators
-    from spacy_latent.kernels.core import gpu_transfers
-
-    array, sizes = arrays.read(scores, lengths)
+    array, sizes = read(scores, lengths)
     spans = LabelledSpans(array, sizes, starts)
     n = len(starts) - 1
     values = np.empty((array.shape[2], n, n))
@@ -136,7 +132,7 @@ def _log_partition(
         mean = torch.empty(0, n, n, device="cpu")
     made = [total.to(scores.dtype), mean.double()]
     made += [torch.from_numpy(part) for part in (spans.tops, spans.scales)]
-    total, mean, tops, scales = (gpu_transfers.send(part, scores.device) for part in made)
+    total, mean, tops, scales = (send(part, scores.device) for part in made)
     return total, mean, tops, scales
 
 
@@ -149,25 +145,16 @@ def _gradient(
     scales: Tensor,
     change: Tensor,
 ) -> Tensor:
-    from spacy_latent.kernels.autograd import arrays
-    from spacy_latent.kernels.core import gpu_transfers
-
-    parts = [gpu_transfers.fetch(part).contiguous().numpy() for part in (tops, scales)]
-    spans = LabelledSpans(*arrays.read(scores, lengths), starts, *parts)
-    found = spans.gradient(arrays.read_float64(change))
-    return gpu_transfers.send(torch.from_numpy(found), scores.device)
+    spans = LabelledSpans(*read(scores, lengths), starts, *read(tops, scales))
+    found = spans.gradient(read_float64(change))
+    return send(torch.from_numpy(found), scores.device)
 
 
 def log_partition(scores: Tensor, lengths: Tensor, starts: Sequence[int]) -> Tensor:
     """Return log Σ exp(score) over binary trees with a class for each span, ``(B,)``.
 
-    It is once differentiable. If it requires a gradient, the forward pass also computes the
-    marginals.
-
-    Args:
-        scores: ``(C, P, B)``, float32 or float64.
-        lengths: ``(B,)`` int64.
-        starts: see the module.
+    Scores are ``(C, P, B)``, and ``starts`` as in the module. The result is once differentiable. If
+    it requires a gradient, the forward pass also computes the marginals.
     """
     keep = scores.requires_grad and torch.is_grad_enabled()
     total: Tensor = _log_partition(scores, lengths, list(starts), keep)[0]

@@ -53,8 +53,7 @@ def scaled_charts(count, rows, columns):
 def scaled_weights(scores, size, along):
     """Return the weights of the first ``size`` rows and columns.
 
-    Args:
-        along: the tangents of the scores. They are 0 if it is empty.
+    ``along`` are the tangents of the scores, empty if they are 0.
     """
     shape = (size, size)
     weights = ScaledWeights(np.empty(shape), np.empty(shape), np.zeros(shape))
@@ -158,7 +157,6 @@ def draw_split(charts, powers, left, right, low, high, terms, state):
         powers: exponents of the charts, or an empty array for charts of plain numbers.
         left: (chart, i), the cells [i, k].
         right: (chart, shift, j), the cells [k + shift, j].
-        terms: workspace.
     """
     (of_left, i), (of_right, shift, j), top, total = left, right, EMPTY, 0.0
     for k in range(low, high):

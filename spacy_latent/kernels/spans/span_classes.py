@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.simd.exponential import exponential, exponential_of
 from spacy_latent.kernels.simd.logarithms import logarithm_of
-from spacy_latent.kernels.simd.vector import LINE, larger, line_of
+from spacy_latent.kernels.simd.vector import LINE, constant, larger, line_of, vector_from
 
 # Cache lines of neighbouring spans in a block. Each class is a run of memory that is long enough
 # for prefetching.
@@ -36,10 +36,10 @@ def _blocks_of_classes(lines: int, body: Callable[..., None]) -> Any:
             to row c of a matrix.
     """
 
-    def build(typingctx: Any, matrix: Any, begin: Any, end: Any, rows: Any) -> Any:
+    def build(typingctx, matrix, begin, end, rows):
         signature = types.none(matrix, types.int64, types.int64, rows)
 
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def generate(context, builder, signature, arguments):
             kinds = [signature.args[0], *signature.args[3].types]
             values = cgutils.unpack_tuple(builder, arguments[3], len(kinds) - 1)
             arrays = [
@@ -58,11 +58,8 @@ def _blocks_of_classes(lines: int, body: Callable[..., None]) -> Any:
 
                 def places(r: int, c: Any = None) -> list[Any]:
                     at = first if c is None else builder.add(builder.mul(c, width), first)
-                    pointers = [
-                        builder.gep(arrays[r].data, [builder.add(at, number(lanes * k))])
-                        for k in range(lines)
-                    ]
-                    return [builder.bitcast(own, vectors[r].as_pointer()) for own in pointers]
+                    starts = [builder.add(at, number(lanes * k)) for k in range(lines)]
+                    return [vector_from(builder, arrays[r].data, k, vectors[r]) for k in starts]
 
                 def load(r: int, c: Any = None) -> list[Any]:
                     return [builder.load(place, align=4) for place in places(r, c)]
@@ -84,14 +81,10 @@ def _blocks_of_classes(lines: int, body: Callable[..., None]) -> Any:
     return intrinsic(build)
 
 
-def _constant(vector: Any, value: float) -> Any:
-    return ir.Constant(vector, [value] * vector.count)
-
-
 def _sum_block(builder: Any, vectors: Any, each: Any, load: Any, store: Any) -> None:
     """Sum the classes of a block, whose rows are tops, scales and folded."""
     vector, wide = vectors[0], vectors[3]
-    low, high, nothing = (_constant(vector, value) for value in (-math.inf, math.inf, 0.0))
+    low, high, nothing = (constant(value, vector) for value in (-math.inf, math.inf, 0.0))
     count = len(load(1))
     with builder.goto_entry_block():
         tops, totals = ([cgutils.alloca_once(builder, vector) for _ in range(count)] for _ in "ab")
@@ -123,7 +116,7 @@ def _sum_block(builder: Any, vectors: Any, each: Any, load: Any, store: Any) -> 
     for shift, found in zip(shifts, totals):
         total = builder.load(found)
         some = builder.fcmp_ordered(">", total, nothing)
-        scale = builder.fdiv(_constant(vector, 1.0), total)
+        scale = builder.fdiv(constant(1.0, vector), total)
         scales.append(builder.select(some, scale, nothing))
         parts = [shift, logarithm_of(builder, total)]
         if vector != wide:
@@ -226,8 +219,7 @@ def fold_rows(start, stop, spans, tops, scales, folded, chart):
 def share_rows(start, stop, spans, tops, scales, change, result):
     """Write the gradient of the scores of rows start .. stop−1, ``(C, P·B)``, 0 for padding.
 
-    Args:
-        change: the gradient of the chart.
+    ``change`` is the gradient of the chart.
     """
     starts, scores, lengths = spans
     batch = len(lengths)

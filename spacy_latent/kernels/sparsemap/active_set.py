@@ -66,12 +66,10 @@ def prepare(oracle, start, stop, lengths):
 
 
 def read_scores(oracle, scores, lengths, b, result):
-    """Write the scores of item b to the first numbers of ``result``, float64.
+    """Write the scores of item b, float64, and return FEASIBLE or NOT_FINITE.
 
-    There is one score for each part, −inf if it is forbidden.
-
-    Returns:
-        FEASIBLE or NOT_FINITE.
+    There is one score for each part, −inf if it is forbidden. They are the first numbers of
+    ``result``.
     """
 
 
@@ -97,11 +95,7 @@ def padded_part(oracle, lengths, b, stride, part):
 
 @kernel
 def _write(b, scores, lengths, oracle, support, original, workspace, solution):
-    """Write the solution of item b, except its gap.
-
-    Args:
-        original: workspace for the scores of the parts.
-    """
+    """Write the solution of item b, except its gap."""
     atoms, means, count = solution.atoms[b], solution.means[b], solution.counts[b]
     parts, width = sizes_of(oracle, lengths, b)
     read_scores(oracle, scores[b], lengths, b, original)

@@ -93,11 +93,7 @@ class Search(NamedTuple):
 
 @kernel
 def _spread(atoms, count, beside, rest, values):
-    """Write the sums of ``rest`` over every ``beside``-th atom to ``values``.
-
-    Returns:
-        Their range.
-    """
+    """Write the sums of ``rest`` over every ``beside``-th atom, and return their range."""
     lowest, highest = np.inf, -np.inf
     for i in range(0, count, beside):
         values[i] = sum_at_parts(atoms[i], rest)

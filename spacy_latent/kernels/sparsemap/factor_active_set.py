@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spacy_latent.kernels.core.compilation import kernel
+from spacy_latent.kernels.simd.vector import sum_rows
 from spacy_latent.kernels.sparsemap.support import (
     Support,
     add_at_parts,
@@ -18,8 +19,8 @@ from spacy_latent.kernels.sparsemap.support import (
     let_in,
     row_size,
     scatter,
+    shared_parts,
     sum_at_parts,
-    sum_rows,
 )
 
 # Largest difference of the gradient between atoms of a solved support, relative to the points. If
@@ -54,21 +55,11 @@ def _support_of(supports, f, gradient):
 def _invert(atoms, count, indicator, inverse, row_sums):
     """Write the inverse of the positive definite integer matrix G + 11ᵀ, and its row sums."""
     for i in range(count):
-        for part in atoms[i]:
-            if part < 0:
-                break
-            indicator[part] = 1
+        add_at_parts(atoms[i], 1, indicator)
+        shared_parts(atoms, count, indicator, inverse[i])
+        add_at_parts(atoms[i], -1, indicator)
         for j in range(count):
-            shared = 1.0
-            for part in atoms[j]:
-                if part < 0:
-                    break
-                shared += indicator[part]
-            inverse[i, j] = shared
-        for part in atoms[i]:
-            if part < 0:
-                break
-            indicator[part] = 0
+            inverse[i, j] += 1.0
     for k in range(count):
         pivot = 1.0 / inverse[k, k]
         inverse[k, k] = 1.0
@@ -102,8 +93,7 @@ def _solve(count, inverse, row_sums, upstream, result):
 def _spread(atoms, count, gradient, residual):
     """Write the gradient along each atom, less its mean over atoms, to ``residual``.
 
-    Returns:
-        Its largest absolute value.
+    Its largest absolute value is returned.
     """
     average = 0.0
     for i in range(count):
@@ -120,8 +110,7 @@ def _spread(atoms, count, gradient, residual):
 def _settle(support, count, points, indicator, workspace):
     """Move ``weights`` to the optimum for new points, over the support or a subset of it.
 
-    Returns:
-        The number of atoms that stay in the support.
+    The number of atoms that stay in the support is returned.
     """
     atoms, inverse, row_sums, weights, gradient = support
     direction, residual = workspace[0], workspace[1]
@@ -172,9 +161,7 @@ def _longest(which, starts):
 def restart(which, starts, points, gradients, supports):
     """Solve the factors ``which`` for new points over their old supports.
 
-    Args:
-        starts: ``(F + 1,)``, the first edge of each factor in ``points`` and ``gradients``, and the
-            end.
+    starts[f] is the first edge of factor f in ``points`` and ``gradients``.
     """
     workspace = np.empty((2, row_size(supports.atoms.shape[1])))
     indicator = np.zeros(_longest(which, starts), dtype=np.int32)

@@ -77,8 +77,7 @@ def _least_of_free(slopes, matrix, ridge, step, free, goal):
 def _stop_at_bounds(lowest, highest, goal, step, free):
     """Move the free variables towards ``goal`` until some reach a bound, where they stay.
 
-    Returns:
-        Whether all reach the goal.
+    The function returns whether all reach the goal.
     """
     fraction, reach = 1.0, np.full(len(free), np.inf)
     for i in range(len(free)):

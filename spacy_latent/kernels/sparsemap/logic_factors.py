@@ -76,13 +76,9 @@ def _threshold(points, size, goal, breakpoints):
 
 @kernel
 def project_exactly(points, size, limit, result, breakpoints):
-    """Project onto {0 ≤ y ≤ 1, Σy = limit} in O(n log n); ±inf fixes a coordinate to 1 or 0.
+    """Project onto {0 ≤ y ≤ 1, Σy = limit} in O(n log n), and return whether there is such a point.
 
-    Args:
-        breakpoints: workspace, twice ``size``.
-
-    Returns:
-        Whether there is such a point.
+    ±inf fixes a coordinate to 1 or 0. ``breakpoints`` is a workspace, twice ``size``.
     """
     ones, finite, reference = 0, 0, -np.inf
     for i in range(size):
@@ -121,11 +117,7 @@ def project_exactly(points, size, limit, result, breakpoints):
 
 @kernel
 def _project(kind, limit, points, size, result, marks, work):
-    """Project onto one factor without negated inputs.
-
-    Returns:
-        The status, and whether the factor's group is tied.
-    """
+    """Project onto a factor without negated inputs; return the status, and if its group is tied."""
     if kind == OR_OUT:
         return _project_or_out(points, size, result, marks, work)
     if kind == AT_MOST:

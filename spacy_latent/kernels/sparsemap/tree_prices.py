@@ -108,13 +108,6 @@ class Prices(NamedTuple):
 
 
 @kernel(fastmath=ANY_ORDER, forceinline=True)
-def _pay(row, n, scores, prices):
-    """Write the scores of a word's heads less their prices."""
-    for head in range(n + 1):
-        row[head] = scores[head] - prices[head]
-
-
-@kernel(fastmath=ANY_ORDER, forceinline=True)
 def _from_outside(row, members, size):
     """Return the total share of a word's heads that are outside of a set."""
     total = 0.0
@@ -124,27 +117,22 @@ def _from_outside(row, members, size):
     return total
 
 
-@kernel(fastmath=ANY_ORDER, forceinline=True)
-def _make_cheaper(row, members, size, price):
-    """Add the price to the scores of heads that are outside of a set."""
-    for head in range(size):
-        row[head] += 0.0 if members[head] else price
-
-
 @kernel
 def _take_heads(n, scores, prices, sets, count, heads):
     """Write the shares of each word's heads at the given prices, ``(n, n+1)``.
 
-    Returns:
-        The value of the shares: their scores less prices, less half of their squares.
+    The value of the shares is returned: their scores less prices, less half of their squares.
     """
     worth = 0.0
     for word in range(n):
         row = heads[word]
-        _pay(row, n, scores[word], prices)
+        for head in range(n + 1):
+            row[head] = scores[word, head] - prices[head]
         for c in range(count):
             if prices[n + 1 + c] > 0.0 and sets[c, word + 1]:
-                _make_cheaper(row, sets[c], n + 1, prices[n + 1 + c])
+                # Heads outside of the set become cheaper.
+                for head in range(n + 1):
+                    row[head] += 0.0 if sets[c, head] else prices[n + 1 + c]
         top = row.max()
         if not np.isfinite(top):
             # A step to prices that overflow is not taken.
@@ -192,13 +180,10 @@ def _bounded(c, price, single_root):
 
 @kernel
 def _second_derivatives(n, heads, sets, chosen, number, matrix):
-    """Write the second derivatives for the chosen constraints.
+    """Write the second derivatives for the chosen constraints, the lower half of ``matrix``.
 
     They follow from the shares of a word's heads, which change by the change of prices less its
     mean over the heads with a share.
-
-    Args:
-        matrix: ``(number, number)``; the lower half is written.
     """
     matrix[:number, :number] = 0.0
     taken = np.empty(n + 1, dtype=np.int64)
@@ -422,13 +407,8 @@ def _nearest_item(scores, rule, item, count, most_steps, tolerance, precision):
 def _quarters(n, scores, result):
     """Write a quarter of the difference between each head of a word and its best one, at most 0.
 
-    The difference of two quarters is finite in float64.
-
-    Args:
-        result: ``(n, n+1)``.
-
-    Returns:
-        The largest absolute value, or −1 if a word has no head.
+    The difference of two quarters is finite in float64. The largest absolute value is returned, or
+    −1 if a word has no head.
     """
     largest = 0.0
     for word in range(n):
@@ -491,14 +471,7 @@ def _nearest_by_fractions(scores, range_of_scores, rule, item, most_steps, toler
 
 @kernel
 def nearest_items(start, stop, scores, lengths, rule, most_steps, tolerance, solution):
-    """Solve items start .. stop−1.
-
-    Args:
-        scores: ``(B, N+1, N+1)``, float64, ``[head, modifier]``; −inf if there is no arc.
-        most_steps: bound on the steps of Newton's method for an item.
-        tolerance: bound on the residual.
-        solution: written.
-    """
+    """Solve items start .. stop−1 of scores ``(B, N+1, N+1)``, see :func:`nearest_average`."""
     mean, prices, sets, counts, residual, iterations, status = solution
     longest = 1
     for b in range(start, stop):
@@ -611,9 +584,7 @@ def _hold(heads, budget, change, sets, count, chosen, number, short):
     """Choose constraints that hold with equality and are violated by a step along ``change``.
 
     A step against it is tested, too, since it may violate constraints that the first one leaves.
-
-    Returns:
-        The number of chosen constraints, and of sets.
+    The numbers of chosen constraints and of sets are returned.
     """
     n = len(heads)
     largest = 0.0
