@@ -76,6 +76,8 @@ class StructureContract(Staged, ABC):
     keeps_digits: ClassVar[bool] = False
     annotation: ClassVar[str] = "parts"
     acyclic: bool = True
+    # What to use in place of sums, for errors.
+    advice: ClassVar[str] = ADVICE_MAP_ONLY
 
     @property
     def shown(self) -> str:
@@ -146,13 +148,15 @@ class StructureContract(Staged, ABC):
         return mask
 
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        raise NotTractable(self.name, "log_partition", ADVICE_MAP_ONLY)
+        raise NotTractable(self.name, "log_partition", self.advice)
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return the marginals; by default the derivative of :meth:`_log_partition`.
 
         The graph is kept.
         """
+        if type(self)._log_partition is StructureContract._log_partition:
+            raise NotTractable(self.name, "marginals", self.advice)
         if not scores.numel():
             return scores
         refuse_tangents(f"{self.name}.marginals", scores)
@@ -175,11 +179,7 @@ class StructureContract(Staged, ABC):
         return result
 
     def refuse_unrecorded(self, operation: str, scores: Tensor, lengths: Tensor) -> None:
-        """Refuse a value without a gradient.
-
-        Raises:
-            LatentError: the value has no gradient, although there are parts that could get one.
-        """
+        """Refuse a value without a gradient if there are parts that could get one."""
         if scores.numel() and bool(self.part_mask(scores, lengths.to(scores.device)).any()):
             raise LatentError(
                 f"{self.name}: {operation} gave a value that does not depend on the scores, by "
@@ -236,9 +236,8 @@ class StructureContract(Staged, ABC):
         Membership of the result in the set is not checked: see
         :meth:`~spacy_latent.structures.base.Structure.contains`.
         """
-        z = np.zeros(
-            [int(n) for n in np.atleast_1d(length)] * (1 if np.ndim(length) else self.part_axes)
-        )
+        sizes = [int(n) for n in np.atleast_1d(length)]
+        z = np.zeros(sizes * (1 if np.ndim(length) else self.part_axes), dtype="float32")
         z[tuple(np.asarray(gold, dtype="int64").reshape(-1, self.part_axes).T)] = 1.0
         return z
 

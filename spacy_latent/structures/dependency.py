@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores, check_flags, check_whole
+from spacy_latent.errors import InvalidScores, check_flags, check_one_of, check_whole
 from spacy_latent.kernels.autograd.tracing import is_traced
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.compiled import CompiledStructure
@@ -54,10 +54,7 @@ class DependencyTree(CompiledStructure):
         direction: Direction = "any",
         max_arc_length: int | None = None,
     ) -> None:
-        if direction not in DIRECTIONS:
-            raise InvalidScores(
-                f"{self.name}: direction is {direction!r}; expected one of {list(DIRECTIONS)}."
-            )
+        check_one_of(self.name, DIRECTIONS, error=InvalidScores, direction=direction)
         check_whole(self.name, or_null=True, error=InvalidScores, max_arc_length=max_arc_length)
         check_flags(self.name, error=InvalidScores, single_root=single_root)
         self.single_root = single_root
@@ -126,9 +123,6 @@ class DependencyTree(CompiledStructure):
         """Return arcs ``(n+1, n+1)`` from heads as in :meth:`decode`.
 
         Membership of the result in the set is not checked: see :meth:`contains`.
-
-        Raises:
-            InvalidScores: there is not one head, from 0 to n, for each token.
         """
         heads = np.asarray(gold)
         if heads.shape != (length,) or (length and not 0 <= heads.min() <= heads.max() <= length):

@@ -27,7 +27,6 @@ class IndependentHeads(RowChoices, DependencyTree):
 
     acyclic = False
     choice_axis = 0
-    tractable = DependencyTree.tractable | {"reparameterize"}
 
     def __init__(self, direction: Direction = "any", max_arc_length: int | None = None) -> None:
         super().__init__(False, direction, max_arc_length)
@@ -52,7 +51,7 @@ class IndependentHeads(RowChoices, DependencyTree):
         """
         from spacy_latent.kernels.choices.simplex import sparsemax
 
-        check_options(self, max_iter, tolerance)
+        check_options(self.name, max_iter, tolerance)
         prepared, lengths = self._read(scores, lengths)
         rows, sizes = self._rows(prepared, lengths)
         return self._solution(sparsemax(rows.double(), sizes, self.name), prepared, scores.dtype)

@@ -19,10 +19,10 @@ from spacy_latent.errors import (
     InfeasibleError,
     InvalidScores,
     NotTractable,
-    is_whole,
     not_finite_message,
 )
 from spacy_latent.kernels.autograd.derivatives import SPARSEMAP_ONCE, last_derivative
+from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.admm import LARGEST_SCORE, Problem
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.encoded_graph import EncodedGraph
@@ -38,12 +38,7 @@ OR_LOOSEN = (
 class ItemGraph(EncodedGraph):
     """Factors over the parts of one item.
 
-    Parts are numbered in C order of the item's scores.
-
-    Args:
-        shape: of the scores of the item.
-        factors: structures and logic factors. Parts that no factor names do not exist: they stay 0.
-            (A part without any constraint is in a Budget of its own.)
+    For its arguments see :class:`~spacy_latent.structures.encoded_graph.EncodedGraph`.
     """
 
     def sparsemap(
@@ -135,17 +130,11 @@ def solve_graphs(
             structure's oracle before the first iteration. An item that reaches it keeps the last
             point, and ``residual`` measures its error.
         tolerance: bound on the residual.
-        name: name of the problem, for errors.
 
     Raises:
-        InvalidScores: scores have NaN or +inf.
         InfeasibleError: it is proved that no point satisfies all factors.
     """
-    if not is_whole(max_iter, least=1) or not tolerance > 0:
-        raise InvalidScores(
-            f"{name}.sparsemap: max_iter is {max_iter} and tolerance {tolerance}; "
-            "expected a whole max_iter >= 1 and tolerance > 0."
-        )
+    check_options(name, max_iter, tolerance)
     if not isinstance(scores, Tensor):
         raise InvalidScores(
             f"{name}: scores are {type(scores).__name__}; expected a tensor. Convert them with "
@@ -191,11 +180,7 @@ def subtract_common_masks(scores: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def point_solution(mean: Tensor, residual: Tensor, iterations: Tensor, name: str) -> GraphSolution:
-    """Return a solution from its point, residual and iterations.
-
-    Args:
-        name: name of the problem, for errors.
-    """
+    """Return a solution from its point, residual and iterations; ``name`` is for errors."""
     weights = mean.new_ones((1, len(mean)))
     return GraphSolution(mean, weights, 0.5 * residual**2, _refuse(name), residual, iterations)
 

@@ -29,10 +29,6 @@ class ManyToOneAlignment(RowChoices, Alignment):
         unaligned: a word may stay alone, at a score of 0: at most one cell in each row.
     """
 
-    tractable = frozenset(
-        {"log_partition", "marginals", "sample", "entropy", "log_prob", "reparameterize"}
-    )
-
     choice_axis = 1
 
     def __init__(self, unaligned: bool = False) -> None:
@@ -81,7 +77,7 @@ class ManyToOneAlignment(RowChoices, Alignment):
         """
         from spacy_latent.kernels.choices.simplex import capped_simplex, sparsemax
 
-        check_options(self, max_iter, tolerance)
+        check_options(self.name, max_iter, tolerance)
         prepared, lengths = self._read(scores, lengths)
         rows, sizes = self._rows(prepared.double(), lengths)
         if self.unaligned:

@@ -18,7 +18,7 @@ from spacy_latent.kernels.autograd.tracing import (
 )
 from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.structures.active_set import check_options
-from spacy_latent.structures.base import Reparameterized, SparseSolution, subtract_highest
+from spacy_latent.structures.base import Reparameterized, SparseSolution
 from spacy_latent.structures.items import ItemSet
 from spacy_latent.structures.results import ReparameterizedTrace, TopK, Traces
 
@@ -34,6 +34,7 @@ class OneOfN(ItemSet):
 
     masks_itself = True
     keeps_digits = True
+    incomparable = True
     tractable = ItemSet.tractable | {"reparameterize", "sample_trace", "reparameterize_trace"}
     # Axis along which parts exclude each other, as in RowChoices.
     choice_axis: ClassVar[int] = 0
@@ -59,10 +60,6 @@ class OneOfN(ItemSet):
         empty = (lengths.to(scores.device) == 0)[:, None]
         safe = torch.where(empty, torch.zeros_like(masked), masked)
         return torch.where(inside, safe.softmax(1), 0.0)
-
-    def _without_common_offset(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        parts = self.part_mask(scores, lengths.to(scores.device))
-        return subtract_highest(scores, parts, (0,))
 
     def _sample(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
@@ -167,7 +164,7 @@ class OneOfN(ItemSet):
         """
         from spacy_latent.kernels.choices.simplex import sparsemax
 
-        check_options(self, max_iter, tolerance)
+        check_options(self.name, max_iter, tolerance)
         prepared, lengths = self._read(scores, lengths)
         mean = sparsemax(prepared, lengths, self.name).to(scores.dtype)
         with torch.no_grad():
