@@ -26,7 +26,7 @@ def not_finite_message(name: str, items: list[int]) -> str:
 def too_large_message(name: str, items: list[int]) -> str:
     return (
         f"{name}: the scores of item(s) {items[:10]} of the batch are too large: sums of them, in "
-        "float64, keep no digit that probabilities could be told by. Divide the scores by a "
+        "float64, keep no digit that probabilities depend on. Divide the scores by a "
         "temperature, and forbid parts by -inf. If this came up in training, lower the learning "
         "rate or clip gradients (training.optimizer.grad_clip)."
     )

@@ -197,7 +197,7 @@ class Estimator(Staged, ABC):
             raise IncompatiblePair(
                 self.name,
                 structure.name,
-                "it takes scores for those of parts, and these are of decisions",
+                "it needs scores of parts, and these are of decisions",
                 "BestStraightThrough",
             )
         missing = structure.lacks(self.needed())

@@ -115,7 +115,7 @@ class Relax(Estimator, nn.Module):
         if not is_train:
             return Draw.single(structure.map(scores, lengths))
         repeated, sizes = repeat(scores, count), repeat(lengths, count)
-        # Apart from the graph of the scores: the network learns here, and the scores below.
+        # In a graph of its own the network learns. The scores learn below.
         with recording():
             leaf = recordable(repeated).detach().requires_grad_()
             own, sizes = recordable(structure), recordable(sizes)

@@ -46,8 +46,8 @@ ELSEWHERE = {
 class Structure(StructureContract):
     """Set of structures over parts, with all operations on it.
 
-    Subclasses give what :class:`~spacy_latent.structures.contract.StructureContract` names. The
-    operations follow from it: one that needs a part which is not given is not tractable.
+    Subclasses define methods of :class:`~spacy_latent.structures.contract.StructureContract`. An
+    operation that needs a missing one is not tractable.
     """
 
     # Type checkers would take any attribute for one that exists.

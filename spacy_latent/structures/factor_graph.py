@@ -272,7 +272,7 @@ class FactorGraph(Structure):
                 f"map of item(s) {left.tolist()[:10]}",
                 f"annotate = 'none' in the component, since none of the {TRIED[-1]:,} best members "
                 f"of {self.first.name} is in the whole set, and training needs no best one; or "
-                "looser constraints; or as the first structure the one that says the most",
+                "looser constraints; or the structure with the fewest members as the first one",
             )
         return result
 

@@ -44,11 +44,7 @@ class IndependentHeads(RowChoices, DependencyTree):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """Return the exact solution; the last two arguments have no effect.
-
-        The graphs are those that the columns of the mean assign to a common uniform number
-        (systematic sampling, Madow 1949).
-        """
+        """Return the exact solution; the last two arguments have no effect."""
         from spacy_latent.kernels.choices.simplex import sparsemax
 
         check_options(self.name, max_iter, tolerance)

@@ -7,7 +7,7 @@ sparse and differentiable almost everywhere. If the relaxation is tight, it is S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -182,14 +182,11 @@ def subtract_common_masks(scores: Tensor, axes: Sequence[int]) -> Tensor:
 def point_solution(mean: Tensor, residual: Tensor, iterations: Tensor, name: str) -> GraphSolution:
     """Return a solution from its point, residual and iterations; ``name`` is for errors."""
     weights = mean.new_ones((1, len(mean)))
-    return GraphSolution(mean, weights, 0.5 * residual**2, _refuse(name), residual, iterations)
 
-
-def _refuse(name: str) -> Callable[..., Tensor]:
     def expand(*_: torch.device) -> Tensor:
         raise NotTractable(name, "atoms", "mean, the solution itself")
 
-    return expand
+    return GraphSolution(mean, weights, 0.5 * residual**2, expand, residual, iterations)
 
 
 class _LocalPolytope(torch.autograd.Function):
@@ -203,7 +200,10 @@ class _LocalPolytope(torch.autograd.Function):
         name: str,
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.save_for_backward(scores)
-        ctx.places = _places(graphs, scores)
+        # Positions in the flattened batch of the parts of one item after the other.
+        index = np.arange(scores.numel()).reshape(scores.shape)
+        own = [index[b][tuple(map(slice, g.shape))].ravel() for b, g in enumerate(graphs)]
+        ctx.places = np.concatenate([*own, np.empty(0, dtype=np.int64)]).astype(np.int64)
         flat = scores.detach().to("cpu", torch.float64).reshape(-1).numpy()
         problem = Problem(graphs, flat[ctx.places])
         if problem.not_finite:
@@ -250,10 +250,3 @@ def _prove_feasible(graphs: Sequence[EncodedGraph], problem: Problem, tolerance:
         )
     except Infeasible as found:
         raise Infeasible(items[found.items].tolist()) from None
-
-
-def _places(graphs: Sequence[EncodedGraph], scores: Tensor) -> np.ndarray:
-    """Return positions in the flattened batch of the parts of one item after the other."""
-    index = np.arange(scores.numel()).reshape(scores.shape)
-    own = [index[b][tuple(map(slice, g.shape))].ravel() for b, g in enumerate(graphs)]
-    return np.concatenate([*own, np.empty(0, dtype=np.int64)]).astype(np.int64)

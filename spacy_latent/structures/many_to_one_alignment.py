@@ -70,11 +70,7 @@ class ManyToOneAlignment(RowChoices, Alignment):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """Return the exact solution; the last two arguments have no effect.
-
-        The alignments are those that the rows of the mean assign to a common uniform number
-        (systematic sampling, Madow 1949).
-        """
+        """Return the exact solution; the last two arguments have no effect."""
         from spacy_latent.kernels.choices.simplex import capped_simplex, sparsemax
 
         check_options(self.name, max_iter, tolerance)

@@ -122,12 +122,7 @@ class OneOfN(ItemSet):
 
         See Gumbel 1954, and for the conditional noise Tucker et al. 2017, appendix B.
         """
-        inside, masked = self._allowed(scores, lengths)
-        if not scores.shape[1]:
-            return Reparameterized(scores.detach(), masked, masked)
-        allowed = inside & ~masked.isneginf()
-        safe = masked.masked_fill(~allowed, -1e30)
-        log_p = torch.where(allowed, safe.log_softmax(1), 0.0)
+        log_p, allowed = self._log_probabilities(scores, lengths)
         noisy = (log_p + _gumbel(log_p)).masked_fill(~allowed, -torch.inf)
         z = self._map(noisy.detach(), lengths)
         return Reparameterized(z, noisy, self._redraw(z, log_p, allowed))
@@ -140,12 +135,14 @@ class OneOfN(ItemSet):
 
     def redraw(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return ``redrawn`` of :meth:`reparameterize` for a sample ``z`` ``(B, N)``."""
-        inside, masked = self._allowed(*self._read(scores, lengths))
-        if not scores.shape[1]:
-            return masked
+        return self._redraw(z, *self._log_probabilities(*self._read(scores, lengths)))
+
+    def _log_probabilities(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of the items, 0 unless allowed, and a mask of these."""
+        inside, masked = self._allowed(scores, lengths)
         allowed = inside & ~masked.isneginf()
         safe = masked.masked_fill(~allowed, -1e30)
-        return self._redraw(z, torch.where(allowed, safe.log_softmax(1), 0.0), allowed)
+        return torch.where(allowed, safe.log_softmax(1), 0.0), allowed
 
     def _redraw(self, z: Tensor, log_p: Tensor, allowed: Tensor) -> Tensor:
         # The largest noisy score is itself Gumbel, since the scores are normalised.

@@ -236,7 +236,7 @@ def _check(name: str, structure: Structure, regularizer: str, gamma: float) -> N
     check_regularizer(name, regularizer, gamma)
     if "smoothed" not in structure.tractable:
         raise NotTractable(
-            structure.name, "smoothed dynamic program", "marginals, or sparsemap, where tractable"
+            structure.name, "smoothed dynamic program", "marginals or sparsemap, if tractable"
         )
 
 

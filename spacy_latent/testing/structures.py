@@ -141,7 +141,7 @@ class _Contract(MemberChecks, SumChecks, SampleChecks, SparsemapChecks, BatchChe
                     "exclusive_axes",
                     (counts == expected).all(),
                     f"{listing.item(b)}: along the axes {exclusive} not every structure has "
-                    "exactly one part wherever there is one.",
+                    "exactly one part at each place that has any.",
                 )
             if structure.incomparable:
                 members = listing.members[b].flatten(1).double()
