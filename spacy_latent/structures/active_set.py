@@ -7,7 +7,6 @@ and Wolfe 1976 for its min-norm-point form.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -60,7 +59,9 @@ def solve_with_kernel(
     lengths: Tensor,
     max_iter: int,
     tolerance: float,
-    *options: Any,
+    oracle: tuple[object, ...],
+    most_parts: int,
+    costs: Callable[[np.ndarray], np.ndarray],
 ) -> SparseSolution:
     """Solve as :func:`solve_with_oracle`, with an oracle that is called in the compiled loop.
 
@@ -69,7 +70,8 @@ def solve_with_kernel(
     check_options(structure.name, max_iter, tolerance)
 
     def solve(scores: Tensor) -> Supports:
-        return find_supports(structure, scores, lengths, max_iter, tolerance, *options)
+        options = (max_iter, tolerance, oracle, most_parts, costs)
+        return find_supports(structure, scores, lengths, *options)
 
     return solution_of(scores, solve)
 
