@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from numbers import Integral
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
 
 
 class LatentError(ValueError):
@@ -26,7 +26,7 @@ def not_finite_message(name: str, items: list[int]) -> str:
 def too_large_message(name: str, items: list[int]) -> str:
     return (
         f"{name}: the scores of item(s) {items[:10]} of the batch are too large: sums of them, in "
-        "float64, keep no digit that probabilities could be told by. Divide the scores by a "
+        "float64, keep no digit that probabilities depend on. Divide the scores by a "
         "temperature, and forbid parts by -inf. If this came up in training, lower the learning "
         "rate or clip gradients (training.optimizer.grad_clip)."
     )
@@ -138,11 +138,8 @@ def check_whole(
     """Raise an error for the first setting that is not a whole number of at least ``least``.
 
     Args:
-        name: name of the object that has the settings, for the message.
-        least: smallest valid number.
-        or_null: whether None is valid too.
-        error: class of the error.
-        settings: numbers by name.
+        name: the object that has the settings, for the message.
+        or_null: whether None is valid, too.
     """
     for setting, number in settings.items():
         if not is_whole(number, least) and not (or_null and number is None):
@@ -152,16 +149,32 @@ def check_whole(
             )
 
 
+def check_positive(name: str, or_null: bool = False, **settings: object) -> None:
+    """Raise an error for the first setting that is not a number above 0."""
+    for setting, number in settings.items():
+        valid = isinstance(number, Real) and float(number) > 0
+        if not valid and not (or_null and number is None):
+            more = ", or null" * or_null
+            raise LatentError(f"{name}: {setting} is {number!r}; expected a positive number{more}.")
+
+
+def check_one_of(
+    name: str, known: Iterable[str], error: type[LatentError] = LatentError, **settings: object
+) -> None:
+    """Raise an error for the first setting that is none of the ``known`` values."""
+    valid = list(known)
+    for setting, value in settings.items():
+        if value not in valid:
+            raise error(
+                f"{name}: {setting} is {value!r}; expected {' or '.join(map(repr, valid))}."
+            )
+
+
 def check_flags(name: str, error: type[LatentError] = LatentError, **settings: object) -> None:
     """Raise an error for the first setting that is neither true nor false.
 
     ``"no"`` in a config, and ``False`` as Python spells it on a command line, are texts. They would
     count as true.
-
-    Args:
-        name: name of the object that has the settings, for the message.
-        error: class of the error.
-        settings: flags by name.
     """
     for setting, flag in settings.items():
         if isinstance(flag, str) or flag not in (True, False):

@@ -180,8 +180,8 @@ class Kind:
         """Return the result of a field's function; a user's own function may lack a return."""
         if answer is None:
             raise LatentError(
-                f"{field} of the kind {self.name!r} gives None; where there is nothing to say, it "
-                "has to return an empty list, or an empty dict."
+                f"{field} of the kind {self.name!r} gives None; expected an empty list or dict if "
+                "there is nothing to say."
             )
         return answer
 

@@ -8,17 +8,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_one_of, check_positive
 from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.noise import Noise, check_noise
-from spacy_latent.estimators.target_difference import (
-    NoisyTargetDifference,
-    check_positive,
-    norms,
-    not_masked,
-)
+from spacy_latent.estimators.perturbed_best import PerturbedBest
+from spacy_latent.estimators.target_difference import NoisyTargetDifference, norms, not_masked
 from spacy_latent.structures.base import Structure
-from spacy_latent.structures.copies import solve_copies
+from spacy_latent.structures.copies import repeat, solve_copies
 
 
 class AdaptiveImplicitMLE(NoisyTargetDifference, nn.Module):
@@ -65,12 +61,8 @@ class AdaptiveImplicitMLE(NoisyTargetDifference, nn.Module):
         norm: Literal["noisy", "scores"] = "noisy",
     ) -> None:
         nn.Module.__init__(self)
-        if difference not in ("forward", "central"):
-            raise LatentError(
-                f"{self.name}: difference is {difference!r}; expected 'forward' or 'central'."
-            )
-        if norm not in ("noisy", "scores"):
-            raise LatentError(f"{self.name}: norm is {norm!r}; expected 'noisy' or 'scores'.")
+        check_one_of(self.name, ("forward", "central"), difference=difference)
+        check_one_of(self.name, ("noisy", "scores"), norm=norm)
         if not initial >= 0 or not 0 <= momentum < 1:
             raise LatentError(
                 f"{self.name}: initial is {initial} and momentum {momentum}; expected initial >= 0 "
@@ -104,9 +96,8 @@ class AdaptiveImplicitMLE(NoisyTargetDifference, nn.Module):
         own = copy.copy(self)
         allowed = structure.part_mask(scores, lengths)
         plain = scores.detach().masked_fill(~allowed, -torch.inf)
-        found = norms(plain, not_masked(plain))
-        own._norms = found.repeat(self.num_samples, *[1] * (found.dim() - 1))
-        return NoisyTargetDifference.__call__(own, structure, scores, lengths, is_train)
+        own._norms = repeat(norms(plain, not_masked(plain)), self.num_samples)
+        return PerturbedBest.__call__(own, structure, scores, lengths, is_train)
 
     def gradient_of_scores(
         self, structure: Structure, scores: Tensor, z: Tensor, gradient: Tensor, lengths: Tensor

@@ -34,5 +34,4 @@ class Attention(Estimator):
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
         assert isinstance(structure, OneOfN)
-        z = self.probabilities(structure, scores, lengths)
-        return Draw.single(z)
+        return Draw.single(self.probabilities(structure, scores, lengths))

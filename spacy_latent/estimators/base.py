@@ -6,7 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from spacy.tokens import Doc
 
 Criterion = Literal["expected_loss", "marginal_likelihood"]
+CRITERIA = get_args(Criterion)
 # A structure for each span of each doc, in the form of ``Structure.decode``. It is None if the
 # structure depends on the scores.
 Given = list[list["np.ndarray | None"]]
@@ -115,14 +116,6 @@ def negative_log_mixture(losses: Tensor, weights: Tensor) -> Tensor:
     return -torch.where(used, log_weights - losses, -torch.inf).logsumexp(0)
 
 
-def check_criterion(name: str, criterion: str) -> None:
-    if criterion not in ("expected_loss", "marginal_likelihood"):
-        raise LatentError(
-            f"{name}: criterion is {criterion!r}; expected 'expected_loss' or "
-            "'marginal_likelihood'."
-        )
-
-
 class Estimator(Staged, ABC):
     """Base class of estimators, which turn scores into a :class:`Draw`.
 
@@ -204,7 +197,7 @@ class Estimator(Staged, ABC):
             raise IncompatiblePair(
                 self.name,
                 structure.name,
-                "it takes scores for those of parts, and these are of decisions",
+                "it needs scores of parts, and these are of decisions",
                 "BestStraightThrough",
             )
         missing = structure.lacks(self.needed())
@@ -213,12 +206,10 @@ class Estimator(Staged, ABC):
                 self.name,
                 structure.name,
                 f"it needs {', '.join(missing)}, which {structure.name} cannot compute exactly",
-                (
-                    "SparseMAP, Spigot, PerturbAndMap or StraightThrough with backward='identity', "
-                    "which need only the best structure"
-                    if structure.has_map
-                    else "SparseMAP with marginalize=false and prediction='sparsemap'"
-                ),
+                "SparseMAP, Spigot, PerturbAndMap or StraightThrough with backward='identity', "
+                "which need only the best structure"
+                if structure.has_map
+                else "SparseMAP with marginalize=false and prediction='sparsemap'",
             )
 
     def for_width(self: Self, width: int) -> Self:
@@ -228,11 +219,7 @@ class Estimator(Staged, ABC):
         return made
 
     def reset(self, width: int) -> None:
-        """Set weights and running numbers to their first values; do nothing if there are none.
-
-        Args:
-            width: number of features of the input vectors.
-        """
+        """Set weights and running numbers to their first values, for vectors of this width."""
 
     def given(
         self, structure: Structure, docs: Sequence[Doc], spans: Sequence[Sequence[tuple[int, ...]]]
@@ -289,6 +276,6 @@ class Estimator(Staged, ABC):
         """Return weighted structures for a batch of scores.
 
         Args:
-            scores: scores ``(B, *parts)``.
+            scores: ``(B, *parts)``.
             is_train: whether to draw noise; without it, the result is deterministic.
         """

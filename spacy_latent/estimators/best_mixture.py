@@ -5,13 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import check_whole
+from spacy_latent.errors import check_one_of, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
-from spacy_latent.estimators.dense_marginalization import (
-    Prediction,
-    best_structures,
-    check_marginalization,
-)
+from spacy_latent.estimators.dense_marginalization import PREDICTIONS, Prediction, best_structures
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.totals import exact_potential
 
@@ -41,9 +37,9 @@ class BestMixture(Estimator):
     linear_only = False
 
     def __init__(self, k: int = 5, prediction: Prediction = "map") -> None:
-        check_marginalization(self.name, "k", k, prediction)
         # A mixture needs at least two structures.
         check_whole(self.name, least=2, k=k)
+        check_one_of(self.name, PREDICTIONS, prediction=prediction)
         self.k = k
         self.prediction: Prediction = prediction
 

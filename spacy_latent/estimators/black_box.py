@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from spacy_latent.errors import check_flags
-from spacy_latent.estimators.base import Draw
-from spacy_latent.estimators.target_difference import TargetDifference, check_positive
+from spacy_latent.errors import check_flags, check_positive
+from spacy_latent.estimators.target_difference import TargetDifference
 from spacy_latent.structures.base import Structure
 
 
@@ -32,12 +31,3 @@ class BlackBox(TargetDifference):
     ) -> Tensor:
         step = self.interpolation * (gradient.shape[0] if self.scale_by_batch else 1)
         return (z - structure.map(scores - step * gradient, lengths)) / self.interpolation
-
-    def __call__(
-        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
-    ) -> Draw:
-        if is_train:
-            z = self.best(structure, scores, lengths)
-        else:
-            z = structure.map(scores, lengths)
-        return Draw.single(z)

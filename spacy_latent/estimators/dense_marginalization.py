@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import LatentError, check_whole
-from spacy_latent.estimators.base import Criterion, Draw, Estimator, check_criterion
+from spacy_latent.errors import LatentError, check_one_of, check_whole
+from spacy_latent.estimators.base import CRITERIA, Criterion, Draw, Estimator
 from spacy_latent.structures.base import Structure
 
 Prediction = Literal["map", "marginal"]
+PREDICTIONS = get_args(Prediction)
 
 
 class DenseMarginalization(Estimator):
@@ -22,10 +23,9 @@ class DenseMarginalization(Estimator):
         prediction ("map" or "marginal"): use the best structure, or all with their probabilities,
             outside of training.
         criterion ("expected_loss" or "marginal_likelihood"): minimise the expected loss, or
-            −log Σ p(z)·p(y | z) over all structures. For one exclusive
-            label the latter is the loss of the mean of the probabilities, which
-            ``prediction = "marginal"`` predicts. It needs a component
-            that owns its loss, and has no EvidenceBound.
+            −log Σ p(z)·p(y | z) over all structures. For one exclusive label the latter is the loss
+            of the mean of the probabilities, which ``prediction = "marginal"`` predicts. It needs a
+            component that owns its loss, and has no EvidenceBound.
     """
 
     requires = frozenset({"log_partition"})
@@ -38,9 +38,10 @@ class DenseMarginalization(Estimator):
         prediction: Prediction = "map",
         criterion: Criterion = "expected_loss",
     ) -> None:
-        check_marginalization(self.name, "max_structures", max_structures, prediction)
+        check_whole(self.name, max_structures=max_structures)
+        check_one_of(self.name, PREDICTIONS, prediction=prediction)
+        check_one_of(self.name, CRITERIA, criterion=criterion)
         self.max_structures = max_structures
-        check_criterion(self.name, criterion)
         self.prediction: Prediction = prediction
         self.criterion = criterion
 
@@ -53,8 +54,7 @@ class DenseMarginalization(Estimator):
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
         if not is_train and self.prediction == "map":
-            z = structure.map(scores, lengths)
-            return Draw.single(z)
+            return Draw.single(structure.map(scores, lengths))
         count = structure.log_count(scores, lengths)
         many = count > torch.tensor(self.max_structures + 0.5, device="cpu").log()
         if bool(many.any()):
@@ -81,10 +81,3 @@ def best_structures(
     known = ~best.scores.isneginf()
     count = max(1, int(known.sum(0).amax())) if known.numel() else 1
     return best.z[:count], known[:count]
-
-
-def check_marginalization(name: str, argument: str, count: int, prediction: str) -> None:
-    counted: dict[str, Any] = {argument: count}
-    check_whole(name, **counted)
-    if prediction not in ("map", "marginal"):
-        raise LatentError(f"{name}: prediction is {prediction!r}; expected 'map' or 'marginal'.")

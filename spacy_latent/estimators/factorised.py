@@ -7,7 +7,7 @@ from typing import TypeGuard
 from torch import Tensor
 
 from spacy_latent.errors import IncompatiblePair, check_whole
-from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.base import Estimator
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.one_of_n import OneOfN
@@ -51,7 +51,7 @@ class FactorisedEstimator(Estimator):
     hard = True
     posterior = "scores"
 
-    def __init__(self, num_samples: int) -> None:
+    def __init__(self, num_samples: int = 1) -> None:
         check_whole(self.name, num_samples=num_samples)
         self.num_samples = num_samples
 
@@ -68,7 +68,3 @@ class FactorisedEstimator(Estimator):
 
     def samples(self, structure: Factorised, scores: Tensor, lengths: Tensor) -> Tensor:
         return structure.sample(scores.detach(), lengths, self.num_samples)
-
-    def weighted(self, z: Tensor) -> Draw:
-        """Return a draw of structures ``(K, B, *parts)`` with equal weights."""
-        return Draw.equal(z)

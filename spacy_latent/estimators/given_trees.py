@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.errors import IncompatiblePair, LatentError, check_one_of
 from spacy_latent.estimators.base import Draw, Estimator, Given
 from spacy_latent.kinds import find_kind
 from spacy_latent.structures.base import Structure
@@ -68,10 +68,7 @@ class GivenTrees(Estimator):
     def __init__(
         self, trees: Trees = "random", seed: int = 0, words: Sequence[str] | None = None
     ) -> None:
-        if trees not in TREES:
-            raise LatentError(
-                f"{self.name}: trees is {trees!r}; expected one of {', '.join(TREES)}."
-            )
+        check_one_of(self.name, TREES, trees=trees)
         if (trees == "nearest") != bool(words):
             raise LatentError(
                 f"{self.name}: trees is {trees!r} and words is {words!r}; the words that may have "
@@ -117,9 +114,8 @@ class GivenTrees(Estimator):
         """Return trees that depend on the lengths alone, for callers without docs."""
         self.check(structure)
         if self.trees in LOOKS_AT_WORDS:
-            others = [
-                tree for tree in find_kind(structure.kind).trees if tree not in LOOKS_AT_WORDS
-            ]
+            trees = find_kind(structure.kind).trees
+            others = [tree for tree in trees if tree not in LOOKS_AT_WORDS]
             raise LatentError(
                 f"{self.name} with trees = {self.trees!r} looks at the words, and got only scores. "
                 f"Run it inside a model over docs, or take one of {', '.join(others)}."
@@ -164,10 +160,8 @@ class GivenTrees(Estimator):
             return random_tree(structure, len(words), text_seed(words, self.seed))
         if not _has_heads(structure):
             brackets = BINARY_CONTROLS[CONTROLS[self.trees]](words, random.Random(0))
-            words_alone = [(i, i + 1) for i in range(len(words))]
-            inner = [(start, end) for start, end in brackets if end - start > 1]
-            rows = sorted({*words_alone, *inner})
-            return np.array(rows, dtype="int32").reshape(-1, 2) - np.array([0, 1], dtype="int32")
+            rows = {(i, i) for i in range(len(words))} | {(i, end - 1) for i, end in brackets}
+            return np.array(sorted(rows), dtype="int32").reshape(-1, 2)
         if self.trees == "nearest":
             heads = nearest_head_word(words, self.words)
         elif self.trees == "root":

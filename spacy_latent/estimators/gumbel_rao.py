@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import check_whole
+from spacy_latent.errors import check_positive, check_whole
 from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.factorised import Factorised, FactorisedEstimator, is_factorised
 from spacy_latent.estimators.straight_through import with_gradient_of
-from spacy_latent.estimators.target_difference import check_positive
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.copies import repeat
 
 
 class GumbelRao(FactorisedEstimator):
@@ -50,20 +50,16 @@ class GumbelRao(FactorisedEstimator):
     ) -> Draw:
         assert is_factorised(structure)
         if not is_train:
-            return self.weighted(structure.map(scores, lengths)[None])
+            return Draw.single(structure.map(scores, lengths))
         z = self.samples(structure, scores, lengths)
         soft = self.relaxed(structure, z, scores, lengths)
-        return self.weighted(with_gradient_of(soft, z))
+        return Draw.equal(with_gradient_of(soft, z))
 
     def relaxed(self, structure: Factorised, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return the mean, ``(K, B, *parts)``, of relaxed samples whose best structure is ``z``."""
         count = self.num_redrawn * len(z)
-
-        def copies(values: Tensor) -> Tensor:
-            return values.repeat(count, *[1] * (values.dim() - 1))
-
-        repeated, sizes = copies(scores), copies(lengths)
-        chosen = z.repeat(self.num_redrawn, *[1] * (z.dim() - 1)).flatten(0, 1)
+        repeated, sizes = repeat(scores, count), repeat(lengths, count)
+        chosen = repeat(z, self.num_redrawn).flatten(0, 1)
         with torch.no_grad():
             noisy = structure.redraw(chosen, repeated, sizes)
         safe = repeated.masked_fill(noisy.isneginf(), 0.0)

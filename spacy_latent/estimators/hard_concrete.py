@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import check_positive
 from spacy_latent.estimators.stochastic_mask import HIGH, LOW, StochasticMask
 
 
@@ -33,8 +33,7 @@ class HardConcrete(StochasticMask):
         prediction: Literal["map", "mean"] = "map",
     ) -> None:
         super().__init__(rate, transitions, multiplier_rate, damping, prediction)
-        if not temperature > 0:
-            raise LatentError(f"HardConcrete: temperature is {temperature}; expected above 0.")
+        check_positive(self.name, temperature=temperature)
         self.temperature = temperature
 
     def mask(self, scores: Tensor, uniform: Tensor) -> Tensor:

@@ -8,9 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import check_flags
+from spacy_latent.errors import check_flags, check_positive
 from spacy_latent.estimators.stochastic_mask import HIGH, LOW, StochasticMask
-from spacy_latent.estimators.target_difference import check_positive
 
 # With shapes beyond e^(±4.5) nearly all draws are the same.
 LARGEST_SCORE = 9.0

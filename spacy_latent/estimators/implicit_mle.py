@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from spacy_latent.errors import check_flags
+from spacy_latent.errors import check_flags, check_positive
 from spacy_latent.estimators.noise import Noise, check_noise
-from spacy_latent.estimators.target_difference import NoisyTargetDifference, check_positive
+from spacy_latent.estimators.target_difference import NoisyTargetDifference
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.copies import solve_copies
 

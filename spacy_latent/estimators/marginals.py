@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import check_one_of
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.structures.base import Structure
 
@@ -22,10 +22,7 @@ class Marginals(Estimator):
     hard = False
 
     def __init__(self, prediction: Literal["marginals", "map"] = "marginals") -> None:
-        if prediction not in ("marginals", "map"):
-            raise LatentError(
-                f"Marginals: prediction is {prediction!r}; expected 'marginals' or 'map'."
-            )
+        check_one_of(self.name, ("marginals", "map"), prediction=prediction)
         self.prediction = prediction
 
     @property

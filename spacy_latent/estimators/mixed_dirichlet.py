@@ -6,9 +6,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import logsigmoid, softplus
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import check_one_of, check_positive
 from spacy_latent.estimators.attention import Attention
 from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.control_variates import ControlVariate
@@ -63,14 +63,8 @@ class MixedDirichlet(ScoreFunction):
         prediction: Literal["map", "mean"] = "map",
     ) -> None:
         super().__init__(num_samples, control_variate, normalize_advantage)
-        if prediction not in ("map", "mean"):
-            raise LatentError(
-                f"MixedDirichlet: prediction is {prediction!r}; expected 'map' or 'mean'."
-            )
-        if not concentration > 0:
-            raise LatentError(
-                f"MixedDirichlet: concentration is {concentration}; expected a positive number."
-            )
+        check_one_of(self.name, ("map", "mean"), prediction=prediction)
+        check_positive(self.name, concentration=concentration)
         self.concentration = concentration
         self.prediction: Literal["map", "mean"] = prediction
 
@@ -85,29 +79,25 @@ class MixedDirichlet(ScoreFunction):
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
         assert isinstance(structure, OneOfN)
-        batch, count = scores.shape[0], self.num_samples
-        best = structure.map(scores, lengths)[None]
-        if not is_train or not scores.shape[1]:
-            if self.prediction == "mean" and scores.shape[1]:
-                own, given, sizes = structure.at_hand(scores, lengths)
-                mean = self._mean(own, given.double(), sizes).to(scores.dtype)
-                (best,) = send_together([mean[None]], scores.device)
-            return Draw(best, scores.new_ones((1, batch)))
+        # Refuses an item without any choice.
+        best = structure.map(scores, lengths)
+        if is_train and scores.shape[1]:
+            return super().__call__(structure, scores, lengths, is_train)
+        if self.prediction == "mean" and scores.shape[1]:
+            own, given, sizes = structure.at_hand(scores, lengths)
+            mean = self._mean(own, given.double(), sizes).to(scores.dtype)
+            (best,) = send_together([mean], scores.device)
+        return Draw.single(best)
+
+    def drawn(self, structure: Structure, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         z, log_probs = self._drawn(*structure.at_hand(scores, lengths))
-        z, log_probs = send_together([z.to(scores.dtype), log_probs], scores.device)
-        weights = scores.new_full((count, batch), 1.0 / count)
-        if self.control_variate is not None and self.control_variate.greedy:
-            nothing = log_probs.new_zeros((1, batch))
-            z, weights = torch.cat([z, best]), torch.cat([weights, nothing.to(weights)])
-            log_probs = torch.cat([log_probs, nothing])
-        return Draw(z, weights, log_probs.to(scores.dtype))
+        sent = send_together([z.to(scores.dtype), log_probs.to(scores.dtype)], scores.device)
+        return sent[0], sent[1]
 
-    def _drawn(self, structure: OneOfN, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Return weights and the log-probabilities of their faces, for scores on the CPU.
-
-        Returns:
-            Weights ``(num_samples, B, N)``, and log-probabilities ``(num_samples, B)``.
-        """
+    def _drawn(
+        self, structure: Structure, scores: Tensor, lengths: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return weights and the log-probabilities of their faces, for scores on the CPU."""
         count = self.num_samples
         safe, allowed = _allowed(structure, scores, lengths)
         some = allowed.any(1)
@@ -140,7 +130,7 @@ class MixedDirichlet(ScoreFunction):
         return torch.where(allowed.any(1, keepdim=True), weights, 0.0).softmax(1) * allowed
 
 
-def _allowed(structure: OneOfN, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+def _allowed(structure: Structure, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """Return scores with 0 at padding and for forbidden items, and a mask of all others."""
     prepared, lengths = structure.masked(scores, lengths)
     allowed = structure.part_mask(prepared, lengths) & ~prepared.isneginf()
@@ -165,9 +155,9 @@ def _faces(scores: Tensor, allowed: Tensor, count: int) -> Tensor:
     no item is allowed.
     """
     p = torch.sigmoid(scores).masked_fill(~allowed, 0.0)
-    before = torch.nn.functional.logsigmoid(-scores).masked_fill(~allowed, 0.0).cumsum(1)
-    before = before - torch.nn.functional.logsigmoid(-scores).masked_fill(~allowed, 0.0)
-    first = before + torch.nn.functional.logsigmoid(scores).masked_fill(~allowed, -torch.inf)
+    skipped = logsigmoid(-scores).masked_fill(~allowed, 0.0)
+    before = skipped.cumsum(1) - skipped
+    first = before + logsigmoid(scores).masked_fill(~allowed, -torch.inf)
     some = allowed.any(1, keepdim=True)
     chances = torch.where(some, first, 0.0).softmax(1)
     begin = torch.multinomial(chances, count, replacement=True).t()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from spacy_latent.errors import check_one_of
 from spacy_latent.estimators.noise import Noise, check_noise
 from spacy_latent.estimators.perturbed_best import PerturbedBest
 from spacy_latent.estimators.straight_through import (
+    BACKWARDS,
     Backward,
-    check_backward,
     needed_by_backward,
     straight_through,
 )
@@ -42,7 +43,7 @@ class PerturbAndMap(PerturbedBest):
         backward: Backward = "identity",
         k: int = 10,
     ) -> None:
-        check_backward(self.name, backward)
+        check_one_of(self.name, BACKWARDS, backward=backward)
         check_noise(self.name, noise, scale, num_samples, k)
         self.noise: Noise = noise
         self.scale = scale

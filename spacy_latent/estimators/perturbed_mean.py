@@ -30,6 +30,7 @@ class PerturbedMean(Estimator):
     """
 
     hard = False
+    hard_at_prediction = True
 
     def __init__(
         self,
@@ -47,19 +48,13 @@ class PerturbedMean(Estimator):
         self.scale = scale
         self.num_samples = num_samples
 
-    @property
-    def hard_at_prediction(self) -> bool:
-        return True
-
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
-        if is_train:
-            refuse_transforms(self.name, scores)
-            z = _PerturbedMean.apply(scores, structure, lengths, self)
-        else:
-            z = structure.map(scores, lengths)
-        return Draw.single(z)
+        if not is_train:
+            return Draw.single(structure.map(scores, lengths))
+        refuse_transforms(self.name, scores)
+        return Draw.single(_PerturbedMean.apply(scores, structure, lengths, self))
 
 
 class _PerturbedMean(torch.autograd.Function):

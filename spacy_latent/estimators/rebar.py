@@ -11,7 +11,7 @@ from spacy_latent.errors import LatentError, check_flags, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.relaxed_loss import RelaxedLoss, Sampled
 from spacy_latent.structures.base import Structure
-from spacy_latent.structures.copies import solve_copies
+from spacy_latent.structures.copies import repeat, solve_copies
 from spacy_latent.structures.derivatives import recordable, recording
 
 
@@ -44,6 +44,7 @@ class Rebar(Estimator, nn.Module):
     needs_loss = True
     posterior = "scores"
     hard = False
+    hard_at_prediction = True
 
     def __init__(
         self,
@@ -79,18 +80,13 @@ class Rebar(Estimator, nn.Module):
         if self._learned is not None:
             self._learned.reset()
 
-    @property
-    def hard_at_prediction(self) -> bool:
-        return True
-
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
         batch, count = scores.shape[0], self.num_samples
         if not is_train:
             return Draw.single(structure.map(scores, lengths))
-        repeated = scores.repeat(count, *[1] * structure.part_axes)
-        sizes = lengths.repeat(count, *[1] * (lengths.dim() - 1))
+        repeated, sizes = repeat(scores, count), repeat(lengths, count)
         if self._learned is not None:
             return self._learning(self._learned, structure, scores, repeated, sizes)
         drawn = solve_copies(structure.reparameterize, repeated, sizes, batch)

@@ -34,17 +34,14 @@ class ReinMax(FactorisedEstimator):
         num_samples: K, each of weight 1/K.
     """
 
-    def __init__(self, num_samples: int = 1) -> None:
-        super().__init__(num_samples)
-
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
         assert is_factorised(structure)
         if not is_train:
-            return self.weighted(structure.map(scores, lengths)[None])
+            return Draw.single(structure.map(scores, lengths))
         z = self.samples(structure, scores, lengths)
-        return self.weighted(second_order(structure, z, scores, lengths))
+        return Draw.equal(second_order(structure, z, scores, lengths))
 
 
 def second_order(structure: Factorised, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:

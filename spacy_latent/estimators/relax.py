@@ -16,7 +16,7 @@ from spacy_latent.errors import LatentError, check_flags, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.relaxed_loss import RelaxedLoss, Sampled
 from spacy_latent.structures.base import Structure
-from spacy_latent.structures.copies import solve_copies
+from spacy_latent.structures.copies import repeat, solve_copies
 from spacy_latent.structures.derivatives import recordable, recording
 from spacy_latent.structures.results import ReparameterizedTrace
 
@@ -83,6 +83,7 @@ class Relax(Estimator, nn.Module):
 
     requires = frozenset({"reparameterize", "log_prob", "marginals"})
     needs_loss = True
+    hard_at_prediction = True
     posterior: Literal["", "weights", "scores"] = "scores"
     surrogate_of: ClassVar[type[Surrogate]] = Surrogate
 
@@ -102,10 +103,6 @@ class Relax(Estimator, nn.Module):
     def hard(self) -> bool:  # type: ignore[override]
         return not self.relaxed_loss
 
-    @property
-    def hard_at_prediction(self) -> bool:
-        return True
-
     def reset(self, width: int) -> None:
         self.surrogate = self.surrogate_of(self.hidden_width)
         if self._learned is not None:
@@ -117,9 +114,8 @@ class Relax(Estimator, nn.Module):
         batch, count = scores.shape[0], self.num_samples
         if not is_train:
             return Draw.single(structure.map(scores, lengths))
-        repeated = scores.repeat(count, *[1] * structure.part_axes)
-        sizes = lengths.repeat(count, *[1] * (lengths.dim() - 1))
-        # Apart from the graph of the scores: the network learns here, and the scores below.
+        repeated, sizes = repeat(scores, count), repeat(lengths, count)
+        # In a graph of its own the network learns. The scores learn below.
         with recording():
             leaf = recordable(repeated).detach().requires_grad_()
             own, sizes = recordable(structure), recordable(sizes)

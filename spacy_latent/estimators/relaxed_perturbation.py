@@ -7,21 +7,19 @@ programs, Stanojević and Sartran (2023).
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import Tensor
 
-from spacy_latent.errors import IncompatiblePair, LatentError, check_flags
+from spacy_latent.errors import IncompatiblePair, check_flags, check_one_of, check_positive
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
 from spacy_latent.estimators.straight_through import with_gradient_of
-from spacy_latent.estimators.target_difference import check_positive
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.copies import solve_copies
 from spacy_latent.structures.smoothed import smoothed_expectation
 
 Relaxation = Literal["marginals", "sparsemap", "smoothed"]
-RELAXATIONS = ("marginals", "sparsemap", "smoothed")
 
 
 class RelaxedPerturbation(Estimator):
@@ -55,11 +53,7 @@ class RelaxedPerturbation(Estimator):
         num_samples: int = 1,
         k: int = 10,
     ) -> None:
-        if relaxation not in RELAXATIONS:
-            raise LatentError(
-                f"{self.name}: relaxation is {relaxation!r}; expected one of "
-                f"{', '.join(RELAXATIONS)}."
-            )
+        check_one_of(self.name, get_args(Relaxation), relaxation=relaxation)
         check_positive(self.name, temperature=temperature)
         check_noise(self.name, noise, scale, num_samples, k)
         check_flags(self.name, straight_through=straight_through)

@@ -30,6 +30,8 @@ class SampledStraightThrough(Estimator):
             cost no more than one, and a component that owns its loss judges the mean.
     """
 
+    hard_at_prediction = True
+
     def __init__(self, num_samples: int = 1, average: bool = False) -> None:
         check_whole(self.name, num_samples=num_samples)
         check_flags(self.name, average=average)
@@ -44,10 +46,6 @@ class SampledStraightThrough(Estimator):
     def hard(self) -> bool:  # type: ignore[override]
         return not self.average
 
-    @property
-    def hard_at_prediction(self) -> bool:
-        return True
-
     def needed(self) -> frozenset[str]:
         return frozenset({"map", "marginals", "sample"})
 
@@ -55,8 +53,7 @@ class SampledStraightThrough(Estimator):
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
         if not is_train:
-            z = structure.map(scores, lengths)
-            return Draw.single(z)
+            return Draw.single(structure.map(scores, lengths))
         z = structure.sample(scores.detach(), lengths, self.num_samples)
         if self.average:
             z = z.mean(0, keepdim=True)

@@ -6,10 +6,9 @@ from functools import partial
 
 from torch import Tensor
 
-from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.errors import IncompatiblePair, LatentError, check_positive
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
-from spacy_latent.estimators.target_difference import check_positive
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.copies import solve_copies
 from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment

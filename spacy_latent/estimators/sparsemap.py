@@ -7,8 +7,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import LatentError, check_flags
-from spacy_latent.estimators.base import Criterion, Draw, Estimator, check_criterion
+from spacy_latent.errors import (
+    LatentError,
+    check_flags,
+    check_one_of,
+    check_positive,
+    check_whole,
+)
+from spacy_latent.estimators.base import CRITERIA, Criterion, Draw, Estimator
 from spacy_latent.kernels.core.gpu_transfers import derived
 from spacy_latent.structures.base import Structure
 
@@ -32,13 +38,13 @@ class SparseMAP(Estimator):
             uses the optimum over the structures found until then.
         tolerance: bound on the distance of the mean from the optimum.
         criterion ("expected_loss" or "marginal_likelihood"): with ``marginalize``, minimise the
-            expected loss, or −log Σ p(z)·p(y | z) over the support. For one exclusive
-            label the latter is the loss of the mean of the probabilities, which is also predicted.
-            It needs a component that owns its
-            loss, and has no EvidenceBound.
+            expected loss, or −log Σ p(z)·p(y | z) over the support. For one exclusive label the
+            latter is the loss of the mean of the probabilities, which is also predicted. It needs a
+            component that owns its loss, and has no EvidenceBound.
     """
 
     has_support = True
+    solves = True
 
     def __init__(
         self,
@@ -48,17 +54,11 @@ class SparseMAP(Estimator):
         tolerance: float = 1e-6,
         criterion: Criterion = "expected_loss",
     ) -> None:
-        if prediction not in ("sparsemap", "map"):
-            raise LatentError(
-                f"SparseMAP: prediction is {prediction!r}; expected 'sparsemap' or 'map'."
-            )
-        if max_iter < 1 or not tolerance > 0:
-            raise LatentError(
-                f"SparseMAP: max_iter is {max_iter} and tolerance {tolerance}; expected "
-                "max_iter >= 1 and tolerance > 0."
-            )
+        check_one_of(self.name, ("sparsemap", "map"), prediction=prediction)
+        check_one_of(self.name, CRITERIA, criterion=criterion)
+        check_whole(self.name, max_iter=max_iter)
+        check_positive(self.name, tolerance=tolerance)
         check_flags(self.name, marginalize=marginalize)
-        check_criterion(self.name, criterion)
         if criterion == "marginal_likelihood" and not marginalize:
             raise LatentError(
                 "SparseMAP: criterion is 'marginal_likelihood', which is a sum over structures. "
@@ -69,10 +69,6 @@ class SparseMAP(Estimator):
         self.prediction = prediction
         self.max_iter = max_iter
         self.tolerance = tolerance
-
-    @property
-    def solves(self) -> bool:
-        return True
 
     @property
     def posterior(self) -> Literal["", "weights"]:  # type: ignore[override]
@@ -99,8 +95,7 @@ class SparseMAP(Estimator):
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
         if not is_train and self.prediction == "map":
-            z = structure.map(scores, lengths)
-            return Draw.single(z)
+            return Draw.single(structure.map(scores, lengths))
         solution = structure.sparsemap(scores, lengths, self.max_iter, self.tolerance)
         if self.marginalize:
             # Padding repeats the first atom, since some composers need a valid tree there, too.

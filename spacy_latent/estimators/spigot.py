@@ -8,7 +8,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import IncompatiblePair, LatentError, check_flags, check_whole
+from spacy_latent.errors import (
+    IncompatiblePair,
+    LatentError,
+    check_flags,
+    check_one_of,
+    check_positive,
+    check_whole,
+)
 from spacy_latent.estimators.noise import Noise, check_noise
 from spacy_latent.estimators.target_difference import NoisyTargetDifference
 from spacy_latent.structures.base import Structure
@@ -59,21 +66,10 @@ class Spigot(NoisyTargetDifference):
                 f"Spigot: num_samples is {num_samples} without noise, which would give as many "
                 "times the same structure. Set noise, or num_samples = 1."
             )
-        if projection not in ("exact", "relaxed"):
-            raise LatentError(
-                f"Spigot: projection is {projection!r}; expected 'exact' or 'relaxed'."
-            )
-        if not step_size > 0:
-            raise LatentError(f"Spigot: step_size is {step_size}; expected a positive number.")
-        if max_norm is not None and not max_norm > 0:
-            raise LatentError(
-                f"Spigot: max_norm is {max_norm}; expected a positive number, or null for none."
-            )
-        if max_iter < 1 or not tolerance > 0:
-            raise LatentError(
-                f"Spigot: max_iter is {max_iter} and tolerance {tolerance}; expected "
-                "max_iter >= 1 and tolerance > 0."
-            )
+        check_one_of(self.name, ("exact", "relaxed"), projection=projection)
+        check_positive(self.name, step_size=step_size, tolerance=tolerance)
+        check_positive(self.name, or_null=True, max_norm=max_norm)
+        check_whole(self.name, max_iter=max_iter)
         check_flags(self.name, scale_by_batch=scale_by_batch)
         self.step_size = step_size
         self.projection = projection

@@ -7,9 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import LatentError, check_flags
-from spacy_latent.estimators.base import Draw
-from spacy_latent.estimators.target_difference import TargetDifference, check_positive
+from spacy_latent.errors import check_flags, check_one_of, check_positive
+from spacy_latent.estimators.target_difference import TargetDifference
 from spacy_latent.structures.base import Structure
 
 
@@ -41,6 +40,7 @@ class SpigotMarginals(TargetDifference):
     """
 
     requires = frozenset({"marginals"})
+    hard_at_prediction = True
 
     def __init__(
         self,
@@ -51,12 +51,8 @@ class SpigotMarginals(TargetDifference):
         tolerance: float = 1e-6,
         forward: Literal["map", "mean"] = "map",
     ) -> None:
-        if step not in ("projected", "exponentiated"):
-            raise LatentError(
-                f"{self.name}: step is {step!r}; expected 'projected' or 'exponentiated'."
-            )
-        if forward not in ("map", "mean"):
-            raise LatentError(f"{self.name}: forward is {forward!r}; expected 'map' or 'mean'.")
+        check_one_of(self.name, ("projected", "exponentiated"), step=step)
+        check_one_of(self.name, ("map", "mean"), forward=forward)
         check_positive(self.name, step_size=step_size, max_iter=max_iter, tolerance=tolerance)
         check_flags(self.name, scale_by_batch=scale_by_batch)
         self.step = step
@@ -69,10 +65,6 @@ class SpigotMarginals(TargetDifference):
     @property
     def hard(self) -> bool:  # type: ignore[override]
         return self.forward == "map"
-
-    @property
-    def hard_at_prediction(self) -> bool:
-        return True
 
     def value(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Tensor:
         if self.forward == "mean":
@@ -93,12 +85,3 @@ class SpigotMarginals(TargetDifference):
         points = (mean - change).masked_fill(scores.isneginf(), -torch.inf)
         solution = structure.sparsemap(points, lengths, self.max_iter, self.tolerance)
         return mean - solution.mean
-
-    def __call__(
-        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
-    ) -> Draw:
-        if is_train:
-            z = self.best(structure, scores, lengths)
-        else:
-            z = structure.map(scores, lengths)
-        return Draw.single(z)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.errors import IncompatiblePair, LatentError, check_one_of
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.structures.base import Structure
@@ -55,10 +55,7 @@ class StochasticMask(Estimator, nn.Module):
         prediction: Literal["map", "mean"],
     ) -> None:
         nn.Module.__init__(self)
-        if prediction not in ("map", "mean"):
-            raise LatentError(
-                f"{self.name}: prediction is {prediction!r}; expected 'map' or 'mean'."
-            )
+        check_one_of(self.name, ("map", "mean"), prediction=prediction)
         self.prediction = prediction
         for name, value in (("rate", rate), ("transitions", transitions)):
             if value is not None and not 0 < value < 1:
@@ -138,19 +135,18 @@ class StochasticMask(Estimator, nn.Module):
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
-        ones = scores.new_ones((1, scores.shape[0]))
         if not is_train and self.prediction == "map":
-            return Draw(structure.map(scores, lengths)[None], ones)
+            return Draw.single(structure.map(scores, lengths))
         prepared, _ = structure.masked(scores, lengths)
         allowed = ~prepared.isneginf()
         safe = prepared.masked_fill(~allowed, 0.0)
         own = self.draw(safe) if is_train else self.mean(safe)
-        z = torch.where(allowed, own, 0.0).to(scores.dtype)
-        if not is_train:
-            return Draw(z[None], ones)
-        chosen = torch.where(allowed, self.nonzero(safe), 0.0).to(scores.dtype)
-        inside = structure.part_mask(scores, lengths.to(scores.device)).expand_as(chosen)
-        return Draw(z[None], ones, penalty=self._penalty(chosen, inside))
+        draw = Draw.single(torch.where(allowed, own, 0.0).to(scores.dtype))
+        if is_train:
+            chosen = torch.where(allowed, self.nonzero(safe), 0.0).to(scores.dtype)
+            inside = structure.part_mask(scores, lengths.to(scores.device)).expand_as(chosen)
+            draw.penalty = self._penalty(chosen, inside)
+        return draw
 
     def _penalty(self, chosen: Tensor, inside: Tensor) -> Tensor | None:
         penalty = None
@@ -195,8 +191,6 @@ def hold(
         multiplier: λ, a scalar that is changed in place.
         excess: ``(B,)``.
         counted: ``(B,)`` bool, the items that count in the mean excess.
-        multiplier_rate: growth of λ per unit of mean excess.
-        damping: factor of the mean excess in the penalty.
     """
     if not bool(counted.any()):
         return excess

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import check_one_of
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.kernels.autograd.derivatives import is_transformed
 from spacy_latent.structures.base import Structure
 
 Backward = Literal["identity", "marginals"]
-
-
-def check_backward(name: str, backward: str) -> None:
-    if backward not in ("identity", "marginals"):
-        raise LatentError(f"{name}: backward is {backward!r}; expected 'identity' or 'marginals'.")
+BACKWARDS = get_args(Backward)
 
 
 def needed_by_backward(backward: str) -> frozenset[str]:
@@ -101,7 +97,7 @@ class StraightThrough(Estimator):
     hard = True
 
     def __init__(self, backward: Backward = "identity") -> None:
-        check_backward(self.name, backward)
+        check_one_of(self.name, BACKWARDS, backward=backward)
         self.backward: Backward = backward
 
     def needed(self) -> frozenset[str]:
@@ -110,8 +106,6 @@ class StraightThrough(Estimator):
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
-        if is_train:
-            z = straight_through(structure, scores, lengths, self.backward)
-        else:
-            z = structure.map(scores, lengths)
-        return Draw.single(z)
+        if not is_train:
+            return Draw.single(structure.map(scores, lengths))
+        return Draw.single(straight_through(structure, scores, lengths, self.backward))

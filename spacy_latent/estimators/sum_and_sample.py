@@ -53,8 +53,7 @@ class SumAndSample(Estimator, nn.Module):
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
         if not is_train:
-            z = structure.map(scores, lengths)
-            return Draw.single(z)
+            return Draw.single(structure.map(scores, lengths))
         z, known = best_structures(structure, scores, lengths, self.k)
         # Masked before the exponential, which may overflow in padding and give a gradient of NaN.
         log_probs = torch.where(known, structure.log_prob(z, scores, lengths), -torch.inf)
@@ -97,7 +96,6 @@ def _sample_outside(
     """Return a sample of each item outside of its structures ``z``, by rejection.
 
     Args:
-        scores: scores ``(B, *parts)``.
         z: excluded structures, ``(K, B, *parts)``.
         rest: probability of all other structures, ``(B,)``.
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from spacy_latent.errors import LatentError
-from spacy_latent.estimators.base import Estimator
+from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.perturbed_best import PerturbedBest
 from spacy_latent.kernels.autograd.tracing import refuse_transforms
 from spacy_latent.structures.base import Structure
@@ -43,9 +42,18 @@ class TargetDifference(Estimator):
         refuse_transforms(self.name, scores)
         return _Difference.apply(scores, structure, lengths, self)
 
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        if not is_train:
+            return Draw.single(structure.map(scores, lengths))
+        return Draw.single(self.best(structure, scores, lengths))
+
 
 class NoisyTargetDifference(TargetDifference, PerturbedBest):
     """Differences of best structures for K perturbed copies of the scores."""
+
+    __call__ = PerturbedBest.__call__
 
 
 class _Difference(torch.autograd.Function):
@@ -85,9 +93,3 @@ def norms(values: Tensor, counted: Tensor) -> Tensor:
     """Return the norm of each item's ``counted`` numbers, in a shape that broadcasts over items."""
     own = values.masked_fill(~counted, 0.0)
     return own.flatten(1).norm(dim=1).view(-1, *[1] * (values.dim() - 1))
-
-
-def check_positive(name: str, **numbers: float) -> None:
-    for argument, number in numbers.items():
-        if not isinstance(number, (int, float)) or not number > 0:
-            raise LatentError(f"{name}: {argument} is {number!r}; expected a positive number.")

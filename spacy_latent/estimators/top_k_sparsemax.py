@@ -7,12 +7,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spacy_latent.estimators.base import Criterion, Draw, Estimator, check_criterion
-from spacy_latent.estimators.dense_marginalization import (
-    Prediction,
-    best_structures,
-    check_marginalization,
-)
+from spacy_latent.errors import check_one_of, check_whole
+from spacy_latent.estimators.base import CRITERIA, Criterion, Draw, Estimator
+from spacy_latent.estimators.dense_marginalization import PREDICTIONS, Prediction, best_structures
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.totals import exact_potential
 
@@ -28,10 +25,8 @@ class TopKSparsemax(Estimator):
         prediction ("map" or "marginal"): use the best structure, or all k with their weights,
             outside of training.
         criterion ("expected_loss" or "marginal_likelihood"): minimise the expected loss, or
-            −log Σ p(z)·p(y | z) over these structures. For one exclusive
-            label the latter is the loss of the mean of the probabilities, which
-            ``prediction = "marginal"`` predicts. It needs a component
-            that owns its loss, and has no EvidenceBound.
+            −log Σ p(z)·p(y | z) over these structures; see
+            :class:`~spacy_latent.estimators.dense_marginalization.DenseMarginalization`.
     """
 
     needs_loss = True
@@ -40,9 +35,10 @@ class TopKSparsemax(Estimator):
     def __init__(
         self, k: int = 10, prediction: Prediction = "map", criterion: Criterion = "expected_loss"
     ) -> None:
-        check_marginalization(self.name, "k", k, prediction)
+        check_whole(self.name, k=k)
+        check_one_of(self.name, PREDICTIONS, prediction=prediction)
+        check_one_of(self.name, CRITERIA, criterion=criterion)
         self.k = k
-        check_criterion(self.name, criterion)
         self.prediction: Prediction = prediction
         self.criterion = criterion
 
@@ -57,8 +53,7 @@ class TopKSparsemax(Estimator):
         from spacy_latent.kernels.choices.simplex import sparsemax
 
         if not is_train and self.prediction == "map":
-            z = structure.map(scores, lengths)
-            return Draw.single(z)
+            return Draw.single(structure.map(scores, lengths))
         z, known = best_structures(structure, scores, lengths, self.k)
         totals = torch.where(known, exact_potential(structure, z, scores, lengths), -torch.inf)
         sizes = torch.full((totals.shape[1],), len(totals), dtype=torch.int64, device="cpu")

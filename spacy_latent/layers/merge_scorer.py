@@ -142,10 +142,6 @@ class PairStates(MergePolicy):
         pairs, scores = self._compose(self.row[item, at], self.row[item, at + 1])
         self.pairs[item, at], self.scores[item, at] = pairs, scores
 
-    def repeat(self, count: int) -> None:
-        rows = torch.arange(len(self.scores), device=self.scores.device)
-        self.select(rows.repeat_interleave(count))
-
     def select(self, rows: Tensor) -> None:
         self.row, self.pairs, self.scores = self.row[rows], self.pairs[rows], self.scores[rows]
 

@@ -141,9 +141,6 @@ class StackStates(Policy):
         """Return places of the next words."""
         return self.item[row] * self.longest + stacks.shifted[row]
 
-    def repeat(self, count: int) -> None:
-        self.select(torch.arange(len(self.item), device=self.item.device).repeat_interleave(count))
-
     def select(self, rows: Tensor) -> None:
         self.item, self.stack = self.item[rows], self.stack[rows]
 

@@ -18,14 +18,14 @@ from spacy_latent.kernels.autograd.families import check
 from spacy_latent.kernels.core.pool import spread
 from spacy_latent.kernels.sparsemap import active_set as kernel
 from spacy_latent.kernels.sparsemap.support import Support, let_in, polish, row_size, scatter
+from spacy_latent.structures.contract import StructureContract
 from spacy_latent.structures.faces import Ask
-from spacy_latent.structures.oracle import Oracle
 from spacy_latent.structures.results import SparseSolution
 from spacy_latent.structures.supports import Supports, asking, asking_kernel, solution_of
 
 
 def solve_with_oracle(
-    structure: Oracle, scores: Tensor, lengths: Tensor, max_iter: int, tolerance: float
+    structure: StructureContract, scores: Tensor, lengths: Tensor, max_iter: int, tolerance: float
 ) -> SparseSolution:
     """Return the argmax of μ·s − ½‖μ‖² over the convex hull of the structures.
 
@@ -45,7 +45,7 @@ def solve_with_oracle(
     Args:
         tolerance: see :func:`least_gap`.
     """
-    check_options(structure, max_iter, tolerance)
+    check_options(structure.name, max_iter, tolerance)
 
     def solve(scores: Tensor) -> Supports:
         return _solve_by_map(structure, scores, lengths, max_iter, least_gap(tolerance))
@@ -54,7 +54,7 @@ def solve_with_oracle(
 
 
 def solve_with_kernel(
-    structure: Oracle,
+    structure: StructureContract,
     scores: Tensor,
     lengths: Tensor,
     max_iter: int,
@@ -65,13 +65,9 @@ def solve_with_kernel(
 ) -> SparseSolution:
     """Solve as :func:`solve_with_oracle`, with an oracle that is called in the compiled loop.
 
-    Args:
-        scores: ``(B, N, M)``.
-        oracle: see kernels.sparsemap.active_set.
-        most_parts: largest number of parts of one structure.
-        costs: estimated nanoseconds of items, from their lengths, for sharing the batch.
+    For further arguments see :func:`find_supports`.
     """
-    check_options(structure, max_iter, tolerance)
+    check_options(structure.name, max_iter, tolerance)
 
     def solve(scores: Tensor) -> Supports:
         options = (max_iter, tolerance, oracle, most_parts, costs)
@@ -81,7 +77,7 @@ def solve_with_kernel(
 
 
 def find_supports(
-    structure: Oracle,
+    structure: StructureContract,
     scores: Tensor,
     lengths: Tensor,
     max_iter: int,
@@ -90,7 +86,14 @@ def find_supports(
     most_parts: int,
     costs: Callable[[np.ndarray], np.ndarray],
 ) -> Supports:
-    """Return the supports that :func:`solve_with_kernel` finds, not differentiable."""
+    """Return the supports that :func:`solve_with_kernel` finds, not differentiable.
+
+    Args:
+        scores: ``(B, N, M)``.
+        oracle: see kernels.sparsemap.active_set.
+        most_parts: largest number of parts of one structure.
+        costs: estimated nanoseconds of items, from their lengths, for sharing the batch.
+    """
     array, sizes = read(scores, lengths)
     batch, parts = len(array), array[0].size if len(array) else 0
     # A support is affinely independent, and the polytope has at most as many dimensions.
@@ -116,10 +119,10 @@ def find_supports(
     return supports
 
 
-def check_options(structure: Oracle, max_iter: int, tolerance: float) -> None:
+def check_options(name: str, max_iter: int, tolerance: float) -> None:
     if not is_whole(max_iter, 1) or not tolerance > 0:
         raise InvalidScores(
-            f"{structure.name}.sparsemap: max_iter is {max_iter} and tolerance {tolerance}; "
+            f"{name}.sparsemap: max_iter is {max_iter} and tolerance {tolerance}; "
             "expected a whole number max_iter >= 1 and tolerance > 0."
         )
 
@@ -144,11 +147,7 @@ class _Support:
     """Support of one item: rows of part numbers, their weights, and the inverse of G + 11ᵀ."""
 
     def __init__(self, scores: np.ndarray, parts: np.ndarray, gradient: np.ndarray) -> None:
-        """Begin with one structure.
-
-        Args:
-            gradient: a row that belongs to this support alone and holds the scores.
-        """
+        """Begin with one structure; ``gradient`` is a copy of the scores for this support alone."""
         self.scores = scores
         self.count = 0
         self.gap = np.inf
@@ -162,12 +161,7 @@ class _Support:
         self.add(parts, 0.0)
 
     def add(self, parts: np.ndarray, tolerance: float) -> bool:
-        """Add an atom; return False if it cannot improve the solution enough.
-
-        Args:
-            parts: parts of the atom.
-            tolerance: smallest improvement that counts.
-        """
+        """Add an atom, unless it improves the solution by less than the tolerance."""
         self._enlarge(len(parts))
         self.atoms[self.count] = -1
         self.atoms[self.count, : len(parts)] = parts
@@ -204,7 +198,7 @@ class _Support:
 
 
 def _solve_by_map(
-    structure: Oracle, scores: Tensor, lengths: Tensor, max_iter: int, gap: float
+    structure: StructureContract, scores: Tensor, lengths: Tensor, max_iter: int, gap: float
 ) -> Supports:
     batch = scores.shape[0]
     # float64: the gap is the difference of sums of parts that may be as large as the scores.

@@ -46,8 +46,8 @@ ELSEWHERE = {
 class Structure(StructureContract):
     """Set of structures over parts, with all operations on it.
 
-    Subclasses give what :class:`~spacy_latent.structures.contract.StructureContract` names. The
-    operations follow from it: one that needs a part which is not given is not tractable.
+    Subclasses define methods of :class:`~spacy_latent.structures.contract.StructureContract`. An
+    operation that needs a missing one is not tractable.
     """
 
     # Type checkers would take any attribute for one that exists.
@@ -191,10 +191,8 @@ class Structure(StructureContract):
         The probability of this structure may be arbitrarily small; its marginals may underflow.
         """
         own, sizes = self._read(scores, lengths)
-        given, forbidden = (
-            self._kernel_input(own),
-            self._kernel_input(self._read(other, lengths)[0]),
-        )
+        given = self._kernel_input(own)
+        forbidden = self._kernel_input(self._read(other, lengths)[0])
         more = forbidden.isneginf() & ~given.isneginf() & self._kernel_input_mask(own, sizes)
         if has_numbers(more) and not bool(more.any()):
             return more.flatten(1).any(1)
@@ -299,8 +297,6 @@ class Structure(StructureContract):
 
         Args:
             z: ``(K, B, *parts)`` or ``(B, *parts)``, 0/1, members of this set.
-            scores: ``(B, *parts)``.
-            lengths: ``(B,)`` int64, or one column for each axis of the item.
 
         Returns:
             ``(K, B)`` or ``(B,)``, as ``z`` has it.
@@ -356,9 +352,7 @@ class Structure(StructureContract):
     def reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
         """Return one exact sample of each item, as the ``map`` of noisy scores.
 
-        The result also has a conditional redraw.
-
-        The noisy scores and those drawn again given the sample are differentiable in ``scores``.
+        The noisy scores, and those drawn again given the sample, are differentiable in ``scores``.
         """
         prepared, lengths = self._read(scores, lengths)
         return self._reparameterize(prepared, lengths)
@@ -458,7 +452,7 @@ class Structure(StructureContract):
                 if not error.items:
                     raise
                 # The set of these items is empty.
-                rows = _without(rows, error.items)
+                rows = without(rows, error.items)
                 continue
             found[rows] = (best == own).flatten(1).all(1)
             break
@@ -546,7 +540,8 @@ def subtract_highest(scores: Tensor, parts: Tensor, axes: tuple[int, ...]) -> Te
     return scores - torch.where(top.isfinite(), top, 0.0)
 
 
-def _without(rows: Tensor, places: list[int]) -> Tensor:
+def without(rows: Tensor, places: list[int]) -> Tensor:
+    """Return all rows except those at the given places."""
     kept = torch.ones_like(rows, dtype=torch.bool)
     kept[places] = False
     return rows[kept]

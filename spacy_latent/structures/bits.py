@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores, NotTractable, check_whole
+from spacy_latent.errors import InvalidScores, NotTractable, check_one_of, check_whole
 from spacy_latent.kernels.autograd.tracing import not_traced, source
 from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.structures.active_set import check_options
@@ -44,8 +44,7 @@ class Bits(Structure):
     def __init__(
         self, parts: Literal["items", "arcs"] = "items", budget: int | None = None
     ) -> None:
-        if parts not in AXES:
-            raise InvalidScores(f"{self.name}: parts is {parts!r}; expected one of {list(AXES)}.")
+        check_one_of(self.name, AXES, error=InvalidScores, parts=parts)
         check_whole(self.name, or_null=True, error=InvalidScores, budget=budget)
         self.budget = budget
         if budget is not None:
@@ -77,10 +76,7 @@ class Bits(Structure):
 
     @property
     def _subsets(self) -> KOfN | None:
-        """Return the set of all parts' subsets under the budget, or None without a budget.
-
-        Entries that are no part are forbidden in it.
-        """
+        """The subsets of all entries under the budget, or None without a budget."""
         return None if self.budget is None else KOfN(self.budget, exactly=False)
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -147,7 +143,7 @@ class Bits(Structure):
 
         The last two arguments have no effect.
         """
-        check_options(self, max_iter, tolerance)
+        check_options(self.name, max_iter, tolerance)
         prepared, lengths = self._read(scores, lengths)
         if not self._subsets:
             return _Clipped(prepared.double().clamp(0.0, 1.0), scores.dtype)
@@ -164,9 +160,7 @@ class Bits(Structure):
         return found[:, 0] if self.part_axes == 1 else found
 
     def encode(self, gold: np.ndarray, length: int) -> np.ndarray:
-        z = np.zeros((length + (self.part_axes == 2),) * self.part_axes, dtype="float32")
-        z[tuple(np.asarray(gold, dtype="int64").reshape(-1, self.part_axes).T)] = 1.0
-        return z
+        return super().encode(gold, length + (self.part_axes == 2))
 
 
 class _Clipped(SparseSolution):

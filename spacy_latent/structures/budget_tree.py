@@ -15,13 +15,14 @@ from spacy_latent.errors import (
     LatentWarning,
     NotTractable,
     check_flags,
+    check_whole,
 )
 from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.kernels.core.gpu_transfers import fetch, send
 from spacy_latent.kernels.sparsemap.tree_prices import nearest_average
 from spacy_latent.structures import budget_search
 from spacy_latent.structures.active_set import check_options
-from spacy_latent.structures.base import SparseSolution
+from spacy_latent.structures.base import SparseSolution, Structure
 from spacy_latent.structures.budget_prices import average_of_trees, nearest_average_of_trees
 from spacy_latent.structures.budget_search import BudgetSearch, excess
 from spacy_latent.structures.dependency import DependencyTree, Direction
@@ -36,7 +37,6 @@ from spacy_latent.structures.lp_sparsemap import (
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
 
-ADVICE = "sparsemap (the SparseMAP estimator with its defaults), or ProjectiveTree or SpanningTree"
 # Bound on the numbers in a table of the dynamic program for projective trees.
 MOST_NUMBERS = 10_000_000
 # ADMM takes more and cheaper steps than an active set does. If scores are small, the projection on
@@ -70,6 +70,11 @@ class BudgetTree(DependencyTree):
 
     tractable: ClassVar[frozenset[str]] = frozenset()
     has_map: ClassVar[bool] = False
+    advice = (
+        "sparsemap (the SparseMAP estimator with its defaults), or ProjectiveTree or SpanningTree"
+    )
+    # Not those of compiled structures: there are no kernels for sums.
+    _log_partition, _marginals = Structure._log_partition, Structure._marginals
 
     def __init__(
         self,
@@ -80,10 +85,7 @@ class BudgetTree(DependencyTree):
         max_arc_length: int | None = None,
     ) -> None:
         super().__init__(single_root, direction, max_arc_length)
-        if max_modifiers < 0:
-            raise InvalidScores(
-                f"{self.name}: max_modifiers is {max_modifiers}; expected at least 0."
-            )
+        check_whole(self.name, least=0, error=InvalidScores, max_modifiers=max_modifiers)
         check_flags(self.name, error=InvalidScores, projective=projective)
         self.max_modifiers = max_modifiers
         self.projective = projective
@@ -129,7 +131,7 @@ class BudgetTree(DependencyTree):
                 the bound, ``residual`` measures the error of the point.
             tolerance: bound on the residual.
         """
-        check_options(self, max_iter, tolerance)
+        check_options(self.name, max_iter, tolerance)
         own, given, known = self.at_hand(scores, lengths)
         prepared, lengths = own.masked(given, fetch(known))
         steps = max_iter * ITERATIONS_PER_CALL
@@ -199,12 +201,8 @@ class BudgetTree(DependencyTree):
         graphs = self._graphs(lengths.tolist())
         near = subtract_common_masks(scores, self.exclusive_axes)
         found = solve_graphs(graphs, near, steps, tolerance, self.name)
-        return (
-            torch.arange(len(lengths), device="cpu"),
-            found.mean,
-            found.residual,
-            found.iterations,
-        )
+        every = torch.arange(len(lengths), device="cpu")
+        return every, found.mean, found.residual, found.iterations
 
     def _graphs(self, sizes: list[int]) -> list[ItemGraph]:
         """Return graphs of a tree and budgets, for items of these numbers of words."""
@@ -237,8 +235,8 @@ class BudgetTree(DependencyTree):
             raise InfeasibleError(self.name, error.items) from None
         wrong = []
         for b, n in enumerate(lengths.tolist()):
-            if excess(heads[b, 1 : n + 1].cpu().numpy(), self.max_modifiers).any():
-                window = scores[b, : n + 1, : n + 1].detach().to("cpu", torch.float64)
+            if excess(heads[b, 1 : n + 1].numpy(), self.max_modifiers).any():
+                window = scores[b, : n + 1, : n + 1].detach().double()
                 found = self._search(tree, window, n)
                 if found is None:
                     wrong.append(b)
@@ -249,10 +247,7 @@ class BudgetTree(DependencyTree):
         return heads
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        heads = self.best_heads(scores, lengths)
-        z = scores.new_zeros((heads.shape[0], *scores.shape[1:]))
-        chosen = (heads >= 0).to(z.dtype)
-        return z.scatter_(1, heads.clamp_min(0).long().unsqueeze(1), chosen.unsqueeze(1))
+        return self._indicate(self.best_heads(scores, lengths), scores, lengths)
 
     def _search(self, tree: DependencyTree, scores: Tensor, n: int) -> np.ndarray | None:
         """Return the heads ``(n,)`` of the best tree, or None if there is no tree.
@@ -278,7 +273,7 @@ class BudgetTree(DependencyTree):
         found = search.run()
         if search.bound is not None:
             if found is None:
-                raise NotTractable(self.name, f"map of {n} tokens", ADVICE)
+                raise NotTractable(self.name, f"map of {n} tokens", self.advice)
             warnings.warn(
                 f"{self.name}: the search for the best tree of {n} tokens was given up after "
                 f"{budget_search.MOST_CALLS} calls of the oracle. The tree found has the score "
@@ -288,13 +283,7 @@ class BudgetTree(DependencyTree):
             )
         return found
 
-    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        raise NotTractable(self.name, "log_partition", ADVICE)
-
-    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        raise NotTractable(self.name, "marginals", ADVICE)
-
     def _sample(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
-        raise NotTractable(self.name, "sample", ADVICE)
+        raise NotTractable(self.name, "sample", self.advice)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from spacy_latent.kernels.autograd import operators
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.copies import repeat
 
 
 class CompiledStructure(Structure):
@@ -82,5 +83,5 @@ class CompiledStructure(Structure):
         drawn = operators.sample(
             self._kernel_input(scores), lengths, self.family, options, num_samples, generator
         )
-        sizes = lengths.repeat(num_samples, *[1] * (lengths.dim() - 1))
+        sizes = repeat(lengths, num_samples)
         return self._indicate(drawn.flatten(0, 1), scores, sizes).unflatten(0, drawn.shape[:2])

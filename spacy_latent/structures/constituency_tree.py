@@ -14,8 +14,6 @@ from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.structures.base import subtract_highest
 from spacy_latent.structures.compiled import CompiledStructure
 
-FAMILY = "spacy_latent.kernels.spans.constituency:FAMILY"
-
 
 class ConstituencyTree(CompiledStructure):
     """Binary bracketings of n words.
@@ -35,7 +33,7 @@ class ConstituencyTree(CompiledStructure):
     parts: ClassVar[str] = "spans"
     annotation: ClassVar[str] = "parts"
     incomparable = True
-    family: ClassVar[str] = FAMILY
+    family: ClassVar[str] = "spacy_latent.kernels.spans.constituency:FAMILY"
 
     def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         scores, lengths = super().check(scores, lengths)
@@ -96,18 +94,5 @@ class ConstituencyTree(CompiledStructure):
         return torch.where((word[:, None] == word) & inside[:, None], 1.0, spans)
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
-        """Return the spans of a tree by first and last word, sorted.
-
-        Args:
-            z: ``(N, N)``, 0/1.
-            length: number of words n.
-
-        Returns:
-            ``(2n − 1, 2)`` int32.
-        """
+        """Return the spans of a tree by first and last word, sorted, ``(2n − 1, 2)`` int32."""
         return np.argwhere(np.triu(z[:length, :length]) > 0.5).astype("int32")
-
-    def encode(self, gold: np.ndarray, length: int) -> np.ndarray:
-        z = np.zeros((length, length), dtype="float32")
-        z[tuple(np.asarray(gold, dtype="int64").reshape(-1, 2).T)] = 1.0
-        return z

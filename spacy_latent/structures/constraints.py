@@ -39,8 +39,7 @@ class LineBudget(Constraint):
     """
 
     def __init__(self, limit: int, axis: int = 0, but_first: bool = False) -> None:
-        check_limit("LineBudget", limit)
-        check_whole("LineBudget", least=0, axis=axis)
+        check_whole("LineBudget", least=0, limit=limit, axis=axis)
         check_flags("LineBudget", but_first=but_first)
         self.limit = limit
         self.axis = axis
@@ -67,13 +66,9 @@ class TotalBudget(Constraint):
     """
 
     def __init__(self, limit: int) -> None:
-        check_limit("TotalBudget", limit)
+        check_whole("TotalBudget", least=0, limit=limit)
         self.limit = limit
 
     def factors(self, parts: np.ndarray) -> list[LogicFactor]:
         known = parts[parts >= 0].ravel().tolist()
         return [Budget(known, self.limit)] if len(known) > self.limit else []
-
-
-def check_limit(name: str, limit: int) -> None:
-    check_whole(name, least=0, limit=limit)

@@ -76,6 +76,8 @@ class StructureContract(Staged, ABC):
     keeps_digits: ClassVar[bool] = False
     annotation: ClassVar[str] = "parts"
     acyclic: bool = True
+    # What to use in place of sums, for errors.
+    advice: ClassVar[str] = ADVICE_MAP_ONLY
 
     @property
     def shown(self) -> str:
@@ -146,13 +148,12 @@ class StructureContract(Staged, ABC):
         return mask
 
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        raise NotTractable(self.name, "log_partition", ADVICE_MAP_ONLY)
+        raise NotTractable(self.name, "log_partition", self.advice)
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Return the marginals; by default the derivative of :meth:`_log_partition`.
-
-        The graph is kept.
-        """
+        """Return the derivative of :meth:`_log_partition`, differentiable."""
+        if type(self)._log_partition is StructureContract._log_partition:
+            raise NotTractable(self.name, "marginals", self.advice)
         if not scores.numel():
             return scores
         refuse_tangents(f"{self.name}.marginals", scores)
@@ -175,11 +176,7 @@ class StructureContract(Staged, ABC):
         return result
 
     def refuse_unrecorded(self, operation: str, scores: Tensor, lengths: Tensor) -> None:
-        """Refuse a value without a gradient.
-
-        Raises:
-            LatentError: the value has no gradient, although there are parts that could get one.
-        """
+        """Refuse a value without a gradient if there are parts that could get one."""
         if scores.numel() and bool(self.part_mask(scores, lengths.to(scores.device)).any()):
             raise LatentError(
                 f"{self.name}: {operation} gave a value that does not depend on the scores, by "
@@ -198,10 +195,10 @@ class StructureContract(Staged, ABC):
         items = wrong.nonzero().flatten().tolist()
         raise LatentError(
             f"{self.name}: _log_partition has a NaN gradient for item(s) {items[:10]} of the "
-            "batch. So have torch.logaddexp of two numbers of -inf and a logarithm of 0, even if "
-            "torch.where leaves them out of the result: put other numbers in their place before. "
+            "batch. torch.logaddexp of two -inf and the logarithm of 0 have such gradients, even "
+            "if torch.where leaves them out of the result: put other numbers in their place. "
             "(An item of length 0 has the empty structure, whose score is 0.) "
-            "spacy_latent.testing.check_structure finds a short item where it is so."
+            "spacy_latent.testing.check_structure finds a short item with such a gradient."
         )
 
     def _sample(
@@ -236,9 +233,8 @@ class StructureContract(Staged, ABC):
         Membership of the result in the set is not checked: see
         :meth:`~spacy_latent.structures.base.Structure.contains`.
         """
-        z = np.zeros(
-            [int(n) for n in np.atleast_1d(length)] * (1 if np.ndim(length) else self.part_axes)
-        )
+        sizes = [int(n) for n in np.atleast_1d(length)]
+        z = np.zeros(sizes * (1 if np.ndim(length) else self.part_axes), dtype="float32")
         z[tuple(np.asarray(gold, dtype="int64").reshape(-1, self.part_axes).T)] = 1.0
         return z
 
@@ -247,9 +243,9 @@ class StructureContract(Staged, ABC):
     def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return scores and lengths after a check of dtypes and shapes.
 
-        Half precision becomes float32, and lengths become int64.
+        Half precision becomes float32, and lengths become int64. Values are not checked.
 
-        Values are not checked. A subclass adds its own requirements on shapes and lengths.
+        A subclass adds its own requirements on shapes and lengths.
         """
         self.check_tensors(scores, lengths)
         if scores.dim() != 1 + self.part_axes or lengths.shape[:1] != scores.shape[:1]:
@@ -259,7 +255,7 @@ class StructureContract(Staged, ABC):
                 "and one length (or one per axis) for each of the B items."
             )
         if lengths.dtype == torch.bool or lengths.is_floating_point() or lengths.is_complex():
-            mask = " Those of a mask are mask.sum(1)." if lengths.dtype == torch.bool else ""
+            mask = " For a mask, give mask.sum(1)." if lengths.dtype == torch.bool else ""
             raise InvalidScores(
                 f"{self.name}: lengths have dtype {lengths.dtype}; expected int64.{mask}"
             )

@@ -12,6 +12,11 @@ from spacy_latent.errors import InfeasibleError, InvalidScores
 Found = TypeVar("Found")
 
 
+def repeat(values: Tensor, count: int) -> Tensor:
+    """Return ``count`` copies of a batch, one after another."""
+    return values.repeat(count, *[1] * (values.dim() - 1))
+
+
 def solve_copies(
     solve: Callable[[Tensor, Tensor], Found], scores: Tensor, lengths: Tensor, batch: int
 ) -> Found:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores, check_flags, check_whole
+from spacy_latent.errors import InvalidScores, check_flags, check_one_of, check_whole
 from spacy_latent.kernels.autograd.tracing import is_traced
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.compiled import CompiledStructure
@@ -54,10 +54,7 @@ class DependencyTree(CompiledStructure):
         direction: Direction = "any",
         max_arc_length: int | None = None,
     ) -> None:
-        if direction not in DIRECTIONS:
-            raise InvalidScores(
-                f"{self.name}: direction is {direction!r}; expected one of {list(DIRECTIONS)}."
-            )
+        check_one_of(self.name, DIRECTIONS, error=InvalidScores, direction=direction)
         check_whole(self.name, or_null=True, error=InvalidScores, max_arc_length=max_arc_length)
         check_flags(self.name, error=InvalidScores, single_root=single_root)
         self.single_root = single_root
@@ -77,12 +74,8 @@ class DependencyTree(CompiledStructure):
         )
 
     def _options(self, scores: Tensor) -> list[int]:
-        return [DIRECTIONS[self.direction], self._longest, int(self.single_root)]
-
-    @property
-    def _longest(self) -> int:
-        """Bound on the length of arcs for kernels: negative for no bound."""
-        return -1 if self.max_arc_length is None else self.max_arc_length
+        longest = -1 if self.max_arc_length is None else self.max_arc_length
+        return [DIRECTIONS[self.direction], longest, int(self.single_root)]
 
     def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         scores, lengths = super().check(scores, lengths)
@@ -95,8 +88,18 @@ class DependencyTree(CompiledStructure):
         return scores, lengths
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        sizes = lengths.to(scores.device)
-        return _allowed_arcs(scores.shape[-1], sizes, DIRECTIONS[self.direction], self._longest)
+        # The same arcs as by arc_scores.is_arc of the kernels.
+        node = torch.arange(scores.shape[-1], device=scores.device)
+        head, modifier = node[:, None], node
+        allowed = (head != modifier) & (modifier > 0)
+        if self.direction == "earlier":
+            allowed &= head < modifier
+        elif self.direction == "later":
+            allowed &= (head > modifier) | (head == 0)
+        if self.max_arc_length is not None:
+            allowed &= ((head - modifier).abs() <= self.max_arc_length) | (head == 0)
+        inside = node <= lengths.to(scores.device)[:, None]
+        return allowed & inside[:, :, None] & inside[:, None, :]
 
     def best_heads(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return the heads of the best trees, ``(B, N+1)`` int32, −1 for the root and padding.
@@ -126,9 +129,6 @@ class DependencyTree(CompiledStructure):
         """Return arcs ``(n+1, n+1)`` from heads as in :meth:`decode`.
 
         Membership of the result in the set is not checked: see :meth:`contains`.
-
-        Raises:
-            InvalidScores: there is not one head, from 0 to n, for each token.
         """
         heads = np.asarray(gold)
         if heads.shape != (length,) or (length and not 0 <= heads.min() <= heads.max() <= length):
@@ -143,18 +143,3 @@ class DependencyTree(CompiledStructure):
 
 def _length(bound: int | None) -> float:
     return math.inf if bound is None else bound
-
-
-def _allowed_arcs(side: int, lengths: Tensor, direction: int, longest: int) -> Tensor:
-    """Return a mask ``(B, N+1, N+1)`` of the arcs allowed by arc_scores.is_arc, without padding."""
-    node = torch.arange(side, device=lengths.device)
-    head, modifier = node[:, None], node[None, :]
-    allowed = (head != modifier) & (modifier > 0)
-    if direction < 0:
-        allowed &= head < modifier
-    elif direction > 0:
-        allowed &= (head > modifier) | (head == 0)
-    if longest >= 0:
-        allowed &= ((head - modifier).abs() <= longest) | (head == 0)
-    inside = node <= lengths[:, None]
-    return allowed & inside[:, :, None] & inside[:, None, :]

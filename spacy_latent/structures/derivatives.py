@@ -33,7 +33,12 @@ def recordable(value: Value) -> Value:
     found: Any = value
     if isinstance(value, Tensor):
         return found.clone() if value.is_inference() else found
-    parts = {i: one for i, one in enumerate(found)} if type(value) is tuple else _bound(value)
+    parts: dict[Any, Any]
+    if type(found) is tuple:
+        parts = dict(enumerate(found))
+    else:
+        own = getattr(found, "__dict__", {})
+        parts = {name: one for name, one in own.items() if isinstance(one, (Tensor, tuple))}
     copies = {name: recordable(one) for name, one in parts.items()}
     if all(copies[name] is one for name, one in parts.items()):
         return found
@@ -42,8 +47,3 @@ def recordable(value: Value) -> Value:
     found = copy.copy(value)
     vars(found).update(copies)
     return found
-
-
-def _bound(structure: Any) -> dict[Any, Any]:
-    own = getattr(structure, "__dict__", {})
-    return {name: one for name, one in own.items() if isinstance(one, (Tensor, tuple))}

@@ -36,7 +36,7 @@ class StructureFactor:
         if parts.size and parts.dtype.kind not in "iu":
             raise LatentError(
                 f"StructureFactor: parts have dtype {parts.dtype}; expected an int array with the "
-                "number of each part. Those of a mask are np.where(mask, numbers, -1)."
+                "number of each part. For a mask, give np.where(mask, numbers, -1)."
             )
         object.__setattr__(self, "parts", parts.astype(np.int64))
 

@@ -127,8 +127,9 @@ class ReducedScores(Generic[S]):
         """
         axes = tuple(range(-self.given.dim() + 1, 0))
         likely = self._likely(lengths)
-        more = (uses - likely) * self.beyond
-        return _without_rounding(more.sum(axes), ((uses + likely) * self.beyond.abs()).sum(axes))
+        total = ((uses - likely) * self.beyond).sum(axes)
+        sizes = ((uses + likely) * self.beyond.abs()).sum(axes)
+        return torch.where(total.detach().abs() <= ROUNDING * sizes.detach(), 0.0, total)
 
     def _likely(self, lengths: Tensor) -> Tensor:
         with torch.no_grad():
@@ -239,17 +240,6 @@ def reduce_magnitudes(
     )
 
 
-def _without_rounding(total: Tensor, of: Tensor) -> Tensor:
-    """Return a sum, or 0 if it is negligible relative to ``of``, the sum of absolute values."""
-    return torch.where(total.detach().abs() <= ROUNDING * of.detach(), 0.0, total)
-
-
-def _are_sure(probabilities: Tensor) -> Tensor:
-    """Return a mask ``(B,)`` of the items ``(B, ...)`` whose probabilities are all 0 or 1."""
-    near_whole = (probabilities < UNSURE) | ((probabilities - 1.0).abs() < UNSURE)
-    return near_whole.flatten(1).all(1)
-
-
 def _rounding_bound(
     structure: ScoredStructure, scores: Tensor, lengths: Tensor, unsure: Tensor, most: int
 ) -> Tensor:
@@ -279,7 +269,8 @@ def _rounding_bound(
         divisor = torch.where(unsure, lost, 1.0)
         cooled = given / divisor.view(-1, *[1] * (given.dim() - 1))
         own, divided = structure._with_kernel_input(cooled, scores)
-        unsure = unsure & ~_are_sure(own._expected_uses(divided, lengths))
+        p = own._expected_uses(divided, lengths)
+        unsure = unsure & ~((p < UNSURE) | ((p - 1.0).abs() < UNSURE)).flatten(1).all(1)
     items = unsure.nonzero().flatten().tolist()
     if items:
         raise InvalidScores(too_large_message(structure.name, items))

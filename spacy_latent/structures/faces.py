@@ -123,10 +123,9 @@ class Faces:
         self.items = self.items._replace(atoms=atoms)
 
 
-def padded(rows: Sequence[np.ndarray], least: int = 1) -> np.ndarray:
+def padded(rows: Sequence[np.ndarray]) -> np.ndarray:
     """Return parts of structures as one array ``(structures, W)`` int32, padded with −1."""
-    width = max(map(len, rows), default=0)
-    result = np.full((len(rows), max(width, least)), -1, dtype=np.int32)
+    result = np.full((len(rows), max([1, *map(len, rows)])), -1, dtype=np.int32)
     for target, row in zip(result, rows):
         target[: len(row)] = row
     return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, partial, reduce
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,8 +21,9 @@ from spacy_latent.errors import (
 from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.structures.active_set import check_options
-from spacy_latent.structures.base import SparseSolution, Structure, check_given
+from spacy_latent.structures.base import SparseSolution, Structure, check_given, without
 from spacy_latent.structures.constraints import Constraint
+from spacy_latent.structures.copies import repeat
 from spacy_latent.structures.encoded_graph import StructureFactor
 from spacy_latent.structures.logic_factors import Encoded, LogicFactor
 from spacy_latent.structures.loopy_marginals import Beliefs, propagate
@@ -34,11 +36,11 @@ from spacy_latent.structures.lp_sparsemap import (
 from spacy_latent.structures.lp_sparsemap import GraphSolution as GraphSolution
 from spacy_latent.structures.results import TopK
 
-ADVICE = "sparsemap (the SparseMAP estimator with its defaults), or one of the structures alone"
 # ADMM takes more and cheaper steps than an active set does.
 ITERATIONS_PER_CALL = 10
 # Numbers of best members of the first structure among which a member of the whole set is searched.
 TRIED = (1, 16, 128, 1024)
+Size = int | tuple[int, ...]
 
 
 class FactorGraph(Structure):
@@ -59,6 +61,7 @@ class FactorGraph(Structure):
     """
 
     has_map: ClassVar[bool] = False
+    advice = "sparsemap (the SparseMAP estimator with its defaults), or one of the structures alone"
 
     def __init__(
         self,
@@ -146,23 +149,19 @@ class FactorGraph(Structure):
         return checked, sizes
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        masks = [own.part_mask(scores, lengths) for own in self.structures.values()]
-        result = masks[0]
-        for mask in masks[1:]:
-            result = result & mask
-        return result
+        masks = (own.part_mask(scores, lengths) for own in self.structures.values())
+        return reduce(torch.logical_and, masks)
 
-    def numbered(self, size: int | tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
+    def numbered(self, size: Size, shape: tuple[int, ...]) -> np.ndarray:
         """Return the parts of an item of this length in scores of this shape.
 
         They are numbered in C order, with −1 at entries that are no part.
         """
-        mask = self.part_mask(
-            torch.empty(1, *shape, device="cpu"), torch.tensor([size], device="cpu")
-        )[0].expand(shape)
+        given = torch.empty(1, *shape, device="cpu"), torch.tensor([size], device="cpu")
+        mask = self.part_mask(*given)[0].expand(shape)
         return np.where(mask.numpy(), np.arange(mask.numel()).reshape(shape), -1)
 
-    def graph(self, size: int | tuple[int, ...], shape: tuple[int, ...]) -> ItemGraph:
+    def graph(self, size: Size, shape: tuple[int, ...]) -> ItemGraph:
         """Return the graph of an item of this length."""
         parts = self.numbered(size, shape)
         factors: list[Any] = [
@@ -198,6 +197,9 @@ class FactorGraph(Structure):
             factors += own
         return factors
 
+    def _encoded(self, size: Size, shape: tuple[int, ...]) -> list[Encoded]:
+        return [factor.encode() for factor in self.logic(self.numbered(size, shape))]
+
     @not_traced
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
@@ -210,11 +212,10 @@ class FactorGraph(Structure):
             max_iter: a tenth of the bound on the iterations of ADMM.
             tolerance: bound on the residual.
         """
-        check_options(self, max_iter, tolerance)
+        check_options(self.name, max_iter, tolerance)
         own, given, known = self.at_hand(scores, lengths)
         masked, sizes = own._read(given, known)
-        shape = tuple(masked.shape[1:])
-        keys = [tuple(n) if isinstance(n, list) else n for n in sizes.tolist()]
+        shape, keys = tuple(masked.shape[1:]), _keys(sizes)
         graphs = {key: self.graph(key, shape) for key in set(keys)}
         chosen, steps = [graphs[key] for key in keys], max_iter * ITERATIONS_PER_CALL
         near = subtract_common_masks(masked, self.exclusive_axes)
@@ -235,16 +236,11 @@ class FactorGraph(Structure):
         found = torch.ones(len(z), dtype=torch.bool, device=z.device)
         for structure in self.structures.values():
             found &= structure.contains(z, lengths)
-        shape = tuple(z.shape[1:])
-        known: dict[int | tuple[int, ...], list[Encoded]] = {}
+        encoded, keys = cache(partial(self._encoded, shape=tuple(z.shape[1:]))), _keys(lengths)
         for b in found.nonzero().flatten().tolist():
-            count = lengths[b].tolist()
-            size = tuple(count) if isinstance(count, list) else count
-            if size not in known:
-                known[size] = [f.encode() for f in self.logic(self.numbered(size, shape))]
             # NumPy has no bfloat16.
-            chosen = (z[b].detach() == 1).cpu().numpy().ravel()
-            found[b] &= all(factor.holds(chosen) for factor in known[size])
+            chosen = (z[b].detach() == 1).numpy().ravel()
+            found[b] &= all(factor.holds(chosen) for factor in encoded(keys[b]))
         return found
 
     @not_traced
@@ -259,8 +255,8 @@ class FactorGraph(Structure):
             sizes = lengths[left.to(lengths.device)]
             known = ~best.scores.isneginf()
             count = len(best.z)
-            repeated = sizes.repeat(count, *[1] * (sizes.dim() - 1))
-            inside = self.contains(best.z.flatten(0, 1), repeated).view(count, -1) & known
+            inside = self.contains(best.z.flatten(0, 1), repeat(sizes, count)).view(count, -1)
+            inside &= known
             some = inside.any(0)
             place = inside.int().argmax(0)
             result[left[some]] = best.z[place[some], some.nonzero().flatten()]
@@ -276,7 +272,7 @@ class FactorGraph(Structure):
                 f"map of item(s) {left.tolist()[:10]}",
                 f"annotate = 'none' in the component, since none of the {TRIED[-1]:,} best members "
                 f"of {self.first.name} is in the whole set, and training needs no best one; or "
-                "looser constraints; or as the first structure the one that says the most",
+                "looser constraints; or the structure with the fewest members as the first one",
             )
         return result
 
@@ -295,9 +291,7 @@ class FactorGraph(Structure):
                 if not error.items:
                     raise
                 impossible += left[error.items].tolist()
-                kept = torch.ones_like(left, dtype=torch.bool)
-                kept[error.items] = False
-                left = left[kept]
+                left = without(left, error.items)
         return None, left
 
     def raise_infeasible(self, items: list[int]) -> None:
@@ -306,10 +300,7 @@ class FactorGraph(Structure):
     def _sample(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
-        raise NotTractable(self.name, "sample", ADVICE)
-
-    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        raise NotTractable(self.name, "log_partition", ADVICE)
+        raise NotTractable(self.name, "sample", self.advice)
 
     def marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return approximate marginals by loopy belief propagation, ``(B, *parts)``."""
@@ -334,23 +325,19 @@ class FactorGraph(Structure):
             raise NotTractable(
                 self.name,
                 "marginals",
-                f"loopy_iterations above 0, for approximate ones, or {ADVICE}",
+                f"loopy_iterations above 0, for approximate ones, or {self.advice}",
             )
         own, given, known = self.at_hand(scores, lengths)
         masked, sizes = own._read(given, known)
-        shape = tuple(masked.shape[1:])
-        keys = [tuple(n) if isinstance(n, list) else n for n in sizes.tolist()]
-        logic = {
-            key: [factor.encode() for factor in self.logic(self.numbered(key, shape))]
-            for key in set(keys)
-        }
+        shape, keys = tuple(masked.shape[1:]), _keys(sizes)
+        logic = {key: self._encoded(key, shape) for key in set(keys)}
         found = propagate(
             list(own.structures.values()),
             [logic[key] for key in keys],
             masked.double(),
             sizes,
             self.loopy_iterations,
-            name=self.name,
+            self.name,
         )
         parts = (found.marginals, found.log_partition, found.residual)
         return Beliefs(*(send(part.to(scores.dtype), scores.device) for part in parts))
@@ -360,6 +347,11 @@ class FactorGraph(Structure):
 
     def encode(self, gold: np.ndarray, length: int | Sequence[int] | np.ndarray) -> np.ndarray:
         return self.first.encode(gold, length)
+
+
+def _keys(sizes: Tensor) -> list[Size]:
+    """Return the size of each item in a form that can be the key of a dict."""
+    return [tuple(size) if isinstance(size, list) else size for size in sizes.tolist()]
 
 
 # Arguments are Any: a config is filled in before its blocks are made, and blocks in a dict are then

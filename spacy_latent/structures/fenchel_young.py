@@ -48,7 +48,7 @@ def check_loss(structure: Structure, loss: str) -> None:
         reason = (
             f"it needs {needed}, which {structure.name} cannot compute exactly"
             if structure.linear or loss == "crf"
-            else "it takes scores for those of parts, and these are of decisions"
+            else "it needs scores of parts, and these are of decisions"
         )
         instead = " or ".join(f"'{name}'" for name in able) or "another structure"
         raise IncompatiblePair(f"The loss '{loss}'", structure.name, reason, instead)

@@ -27,7 +27,6 @@ class IndependentHeads(RowChoices, DependencyTree):
 
     acyclic = False
     choice_axis = 0
-    tractable = DependencyTree.tractable | {"reparameterize"}
 
     def __init__(self, direction: Direction = "any", max_arc_length: int | None = None) -> None:
         super().__init__(False, direction, max_arc_length)
@@ -45,14 +44,10 @@ class IndependentHeads(RowChoices, DependencyTree):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """Return the exact solution; the last two arguments have no effect.
-
-        The graphs are those that the columns of the mean assign to a common uniform number
-        (systematic sampling, Madow 1949).
-        """
+        """Return the exact solution; the last two arguments have no effect."""
         from spacy_latent.kernels.choices.simplex import sparsemax
 
-        check_options(self, max_iter, tolerance)
+        check_options(self.name, max_iter, tolerance)
         prepared, lengths = self._read(scores, lengths)
         rows, sizes = self._rows(prepared, lengths)
         return self._solution(sparsemax(rows.double(), sizes, self.name), prepared, scores.dtype)

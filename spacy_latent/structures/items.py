@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.kernels.core.gpu_transfers import send
-from spacy_latent.structures.base import SparseSolution, Structure
+from spacy_latent.structures.base import SparseSolution, Structure, subtract_highest
 
 # Largest error of a sum of shares that should be whole. Means are given in float64 for this reason:
 # float32 has much larger rounding errors for 5,000 of them.
@@ -29,14 +29,16 @@ class ItemSet(Structure):
     annotation: ClassVar[str] = "parts"
     tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
 
+    def _without_common_offset(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        # Incomparable subsets of one item have the same size.
+        if not self.incomparable:
+            return scores
+        parts = self.part_mask(scores, lengths.to(scores.device))
+        return subtract_highest(scores, parts, (0,))
+
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
         """Return the chosen items, ``(k,)`` int32, in their order."""
         return np.flatnonzero(z[:length] > 0.5).astype("int32")
-
-    def encode(self, gold: np.ndarray, length: int) -> np.ndarray:
-        z = np.zeros(length, dtype="float32")
-        z[np.asarray(gold, dtype="int64")] = 1.0
-        return z
 
 
 def decompose(mean: Tensor) -> SparseSolution:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, check_whole
-from spacy_latent.structures.oracle import Oracle
+from spacy_latent.structures.contract import StructureContract
 from spacy_latent.structures.results import TopK
 
 # Largest number of scores that are copied for one call of the oracle.
@@ -30,7 +30,7 @@ class _Candidate:
     forbidden: tuple[int, ...] = field(compare=False)
 
 
-def lawler(structure: Oracle, scores: Tensor, lengths: Tensor, k: int) -> TopK:
+def lawler(structure: StructureContract, scores: Tensor, lengths: Tensor, k: int) -> TopK:
     """Return the ``k`` best structures of each item, exact up to rounding in float64.
 
     A subset of structures without its best one is split into subsets. Each agrees with the best one
@@ -67,7 +67,7 @@ def lawler(structure: Oracle, scores: Tensor, lengths: Tensor, k: int) -> TopK:
 
 
 def _split(
-    structure: Oracle, best: _Candidate, scores: np.ndarray
+    structure: StructureContract, best: _Candidate, scores: np.ndarray
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     forced, forbidden = set(best.forced), set(best.forbidden)
     subsets = []
@@ -108,7 +108,7 @@ class _Solver:
     """Batched calls of the oracle on scores with forced and forbidden parts."""
 
     def __init__(
-        self, structure: Oracle, masked: Tensor, flat: np.ndarray, lengths: Tensor
+        self, structure: StructureContract, masked: Tensor, flat: np.ndarray, lengths: Tensor
     ) -> None:
         self.structure = structure
         self.masked = masked

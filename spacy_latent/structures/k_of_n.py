@@ -10,13 +10,12 @@ from torch import Tensor
 from spacy_latent.errors import InvalidScores, check_flags, check_whole
 from spacy_latent.kernels.autograd.tracing import has_numbers, not_traced, source
 from spacy_latent.structures.active_set import check_options
-from spacy_latent.structures.base import SparseSolution, Structure, subtract_highest
+from spacy_latent.structures.base import SparseSolution, Structure
 from spacy_latent.structures.clocks import free_draw, log_exponential, with_rest
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.items import ItemSet, decompose
 from spacy_latent.structures.results import ReparameterizedTrace, Traces
 
-FAMILY = "spacy_latent.kernels.choices.subsets:FAMILY"
 # If scores differ by this, the lower item has the probability 0 in float64.
 FAR = 800.0
 
@@ -34,7 +33,7 @@ class KOfN(ItemSet, CompiledStructure):
         exactly: exactly k; else any number up to k, of which MAP takes those with scores above 0.
     """
 
-    family: ClassVar[str] = FAMILY
+    family: ClassVar[str] = "spacy_latent.kernels.choices.subsets:FAMILY"
     keeps_digits = True
 
     def __init__(self, k: int = 5, exactly: bool = True) -> None:
@@ -103,7 +102,9 @@ class KOfN(ItemSet, CompiledStructure):
         count, longest = len(noise), masked.shape[1]
         k = lengths.clamp(max=self.k)
         allowed = ~masked.detach().isneginf()
-        self._check_enough(allowed, k)
+        lacking = (allowed.sum(1) < k).nonzero().flatten().tolist()
+        if lacking:
+            self.raise_infeasible(lacking)
         steps = min(self.k, longest)
         place = torch.arange(steps, device=masked.device)
         best = (masked.detach() + noise).topk(steps, 2).indices
@@ -158,21 +159,10 @@ class KOfN(ItemSet, CompiledStructure):
         )
         return ReparameterizedTrace(z.to(scores.dtype), noisy, redrawn, log_probs.to(scores.dtype))
 
-    def _check_enough(self, allowed: Tensor, k: Tensor) -> None:
-        lacking = (allowed.sum(1) < k).nonzero().flatten().tolist()
-        if lacking:
-            self.raise_infeasible(lacking)
-
     def entropy(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return the entropy, see :meth:`Structure.entropy`."""
         given, sizes = self._read(scores, lengths)
         return super().entropy(self._reduce_magnitudes(given, sizes)[0], sizes).to(scores.dtype)
-
-    def _without_common_offset(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        if not self.exactly:
-            return scores
-        parts = self.part_mask(scores, lengths.to(scores.device))
-        return subtract_highest(scores, parts, (0,))
 
     def _reduce_magnitudes(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return scores of the same distribution, and the amount to add to their log-partition.
@@ -219,7 +209,7 @@ class KOfN(ItemSet, CompiledStructure):
         """Return the exact solution; the last two arguments have no effect."""
         from spacy_latent.kernels.choices.simplex import capped_simplex
 
-        check_options(self, max_iter, tolerance)
+        check_options(self.name, max_iter, tolerance)
         own, given, sizes = self.at_hand(scores, lengths)
         prepared, sizes = own._read(given, sizes)
         # Items whose scores differ much from the k-th have a share of 1 or 0, whatever the

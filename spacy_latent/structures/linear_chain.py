@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -11,15 +12,49 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spacy_latent.errors import InvalidScores
+from spacy_latent.kernels.autograd import families
 from spacy_latent.kernels.autograd.tracing import is_traced, not_traced
 from spacy_latent.structures.base import TopK
 from spacy_latent.structures.compiled import CompiledStructure
 
-FAMILY = "spacy_latent.kernels.chains.linear_chain:FAMILY"
-SMOOTHED = "spacy_latent.kernels.smoothed.smoothed:CHAINS"
+
+class ChainOfTags(CompiledStructure):
+    """Sequences of tags or labelled segments, with Viterbi's algorithm for the k best."""
+
+    annotation: ClassVar[str] = "tags"
+    smoothed_family: ClassVar[str | None] = "spacy_latent.kernels.smoothed.smoothed:CHAINS"
+    tractable = CompiledStructure.tractable | {"smoothed"}
+
+    @abstractmethod
+    def _k_best_kernel(self) -> Callable[..., None]:
+        """Return the kernel of the k best, as kernels.chains.best_chains.k_best takes it."""
+
+    @not_traced
+    def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
+        """Return the k best by score, exact: Viterbi's algorithm that keeps k for each tag."""
+        tags, totals = self.top_k_tags(scores, lengths, k)
+        prepared, sizes = self._read(scores, lengths)
+        z = self._indicate(tags.flatten(0, 1), prepared, sizes.repeat(len(tags)))
+        return TopK(z.unflatten(0, tags.shape[:2]).to(scores.dtype), totals.to(scores.dtype))
+
+    @not_traced
+    def top_k_tags(self, scores: Tensor, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Return :meth:`top_k` as tags, with the scores of the sequences.
+
+        Returns:
+            Tags ``(K, B, N)`` int32, −1 at padding and for missing sequences; and scores ``(K, B)``
+            float64, −inf for missing sequences.
+        """
+        from spacy_latent.kernels.chains.best_chains import k_best
+
+        self.check_tensors(scores, lengths)
+        prepared, lengths = self._read(scores.detach(), lengths)
+        family, kernel = families.family_of(self.family), self._k_best_kernel()
+        options = self._options(prepared)
+        return k_best(self._kernel_input(prepared), lengths, k, family, kernel, options)
 
 
-class LinearChain(CompiledStructure):
+class LinearChain(ChainOfTags):
     """Sequences of tags.
 
     Scores are ``(B, N, K, K)``, ``[b, position, previous tag, tag]``. Lengths are ``(B,)``, each at
@@ -37,10 +72,7 @@ class LinearChain(CompiledStructure):
     part_axes: ClassVar[int] = 3
     parts: ClassVar[str] = "transitions"
     exclusive_axes: ClassVar[tuple[int, ...]] = (1, 2)
-    annotation: ClassVar[str] = "tags"
-    family: ClassVar[str] = FAMILY
-    smoothed_family: ClassVar[str | None] = SMOOTHED
-    tractable = CompiledStructure.tractable | {"smoothed"}
+    family: ClassVar[str] = "spacy_latent.kernels.chains.linear_chain:FAMILY"
 
     def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         scores, lengths = super().check(scores, lengths)
@@ -92,30 +124,10 @@ class LinearChain(CompiledStructure):
     def _indicate(self, found: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         return transitions_of(found, scores)
 
-    @not_traced
-    def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
-        """Return the k best sequences by score, exactly.
+    def _k_best_kernel(self) -> Callable[..., None]:
+        from spacy_latent.kernels.chains.best_chains import k_best_chains
 
-        Viterbi's algorithm keeps k sequences for each tag.
-        """
-        tags, totals = self.top_k_tags(scores, lengths, k)
-        prepared, _ = self._read(scores, lengths)
-        z = transitions_of(tags.flatten(0, 1), prepared).unflatten(0, tags.shape[:2])
-        return TopK(z.to(scores.dtype), totals.to(scores.dtype))
-
-    @not_traced
-    def top_k_tags(self, scores: Tensor, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Return :meth:`top_k` as tags, with the scores of the sequences.
-
-        Returns:
-            Tags ``(K, B, N)`` int32, −1 at padding and for missing sequences; and scores ``(K, B)``
-            float64, −inf for missing sequences.
-        """
-        from spacy_latent.kernels.chains.best_chains import k_best, k_best_chains
-        from spacy_latent.kernels.chains.linear_chain import FAMILY
-
-        prepared, lengths = self._read(scores, lengths)
-        return k_best(prepared, lengths, k, FAMILY, k_best_chains)
+        return k_best_chains
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
         """Return the tags of the positions, ``(n,)`` int32."""

@@ -122,7 +122,7 @@ def _numbers(name: str, given: Iterable[int]) -> list[int]:
     if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
         raise LatentError(
             f"{name} are {given!r}; expected a sequence of the numbers of parts, ints from 0, as "
-            "the scores are numbered in C order. Those of a mask are np.flatnonzero(mask)."
+            "the scores are numbered in C order. For a mask, give np.flatnonzero(mask)."
         )
     return [int(number) for number in numbers]
 

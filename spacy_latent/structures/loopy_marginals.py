@@ -28,6 +28,8 @@ SMALLEST = 1e-12
 CERTAIN = 1e6
 # Weight of the last message in the next one, against oscillation.
 DAMPING = 0.5
+# Rounds end if no message changes by more.
+AT_REST = 1e-10
 
 
 @dataclass
@@ -201,9 +203,7 @@ def contradicted(
     Forbidden parts are certainly 0, and other parts are by a factor whose other parts are certain.
     A structure is then asked for its best member without parts that are certainly 0.
 
-    Args:
-        structures, factors, scores, lengths: as for :func:`propagate`.
-        groups: the factors in groups.
+    For the arguments see :func:`propagate` and :func:`grouped`.
     """
     found = {
         item
@@ -242,8 +242,7 @@ def propagate(
     scores: Tensor,
     lengths: Tensor,
     iterations: int,
-    tolerance: float = 1e-10,
-    name: str = "FactorGraph",
+    name: str,
 ) -> Beliefs:
     """Return the beliefs after messages of all factors at once; differentiable.
 
@@ -253,12 +252,10 @@ def propagate(
         structures: each with marginals and a log-partition.
         factors: logic factors of each item.
         scores: ``(B, *parts)`` float64, −inf at what is no part of every structure.
-        tolerance: rounds end if no message changes by more.
         name: name of the set, for errors.
 
     Raises:
-        InfeasibleError: the parts that are certain contradict a factor or a structure. Other
-            contradictions are not found.
+        InfeasibleError: see :func:`contradicted`.
     """
     allowed = ~scores.detach().isneginf()
     own = torch.where(allowed, scores, 0.0).flatten()
@@ -293,7 +290,7 @@ def propagate(
         for number, group in enumerate(groups):
             left = odds[group.parts] - of_groups[number]
             damp(of_groups, number, group.messages(left, flat[group.parts]))
-        if float(torch.cat(changes).detach().abs().max()) <= tolerance:
+        if float(torch.cat(changes).detach().abs().max()) <= AT_REST:
             break
     return _beliefs(structures, groups, given, total(), (of_structures, of_groups), lengths)
 

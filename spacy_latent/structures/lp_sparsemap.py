@@ -7,7 +7,7 @@ sparse and differentiable almost everywhere. If the relaxation is tight, it is S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,10 @@ from spacy_latent.errors import (
     InfeasibleError,
     InvalidScores,
     NotTractable,
-    is_whole,
     not_finite_message,
 )
 from spacy_latent.kernels.autograd.derivatives import SPARSEMAP_ONCE, last_derivative
+from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.admm import LARGEST_SCORE, Problem
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.encoded_graph import EncodedGraph
@@ -38,12 +38,7 @@ OR_LOOSEN = (
 class ItemGraph(EncodedGraph):
     """Factors over the parts of one item.
 
-    Parts are numbered in C order of the item's scores.
-
-    Args:
-        shape: of the scores of the item.
-        factors: structures and logic factors. Parts that no factor names do not exist: they stay 0.
-            (A part without any constraint is in a Budget of its own.)
+    For its arguments see :class:`~spacy_latent.structures.encoded_graph.EncodedGraph`.
     """
 
     def sparsemap(
@@ -135,17 +130,11 @@ def solve_graphs(
             structure's oracle before the first iteration. An item that reaches it keeps the last
             point, and ``residual`` measures its error.
         tolerance: bound on the residual.
-        name: name of the problem, for errors.
 
     Raises:
-        InvalidScores: scores have NaN or +inf.
         InfeasibleError: it is proved that no point satisfies all factors.
     """
-    if not is_whole(max_iter, least=1) or not tolerance > 0:
-        raise InvalidScores(
-            f"{name}.sparsemap: max_iter is {max_iter} and tolerance {tolerance}; "
-            "expected a whole max_iter >= 1 and tolerance > 0."
-        )
+    check_options(name, max_iter, tolerance)
     if not isinstance(scores, Tensor):
         raise InvalidScores(
             f"{name}: scores are {type(scores).__name__}; expected a tensor. Convert them with "
@@ -191,20 +180,13 @@ def subtract_common_masks(scores: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def point_solution(mean: Tensor, residual: Tensor, iterations: Tensor, name: str) -> GraphSolution:
-    """Return a solution from its point, residual and iterations.
-
-    Args:
-        name: name of the problem, for errors.
-    """
+    """Return a solution from its point, residual and iterations; ``name`` is for errors."""
     weights = mean.new_ones((1, len(mean)))
-    return GraphSolution(mean, weights, 0.5 * residual**2, _refuse(name), residual, iterations)
 
-
-def _refuse(name: str) -> Callable[..., Tensor]:
     def expand(*_: torch.device) -> Tensor:
         raise NotTractable(name, "atoms", "mean, the solution itself")
 
-    return expand
+    return GraphSolution(mean, weights, 0.5 * residual**2, expand, residual, iterations)
 
 
 class _LocalPolytope(torch.autograd.Function):
@@ -218,7 +200,10 @@ class _LocalPolytope(torch.autograd.Function):
         name: str,
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.save_for_backward(scores)
-        ctx.places = _places(graphs, scores)
+        # Positions in the flattened batch of the parts of one item after the other.
+        index = np.arange(scores.numel()).reshape(scores.shape)
+        own = [index[b][tuple(map(slice, g.shape))].ravel() for b, g in enumerate(graphs)]
+        ctx.places = np.concatenate([*own, np.empty(0, dtype=np.int64)]).astype(np.int64)
         flat = scores.detach().to("cpu", torch.float64).reshape(-1).numpy()
         problem = Problem(graphs, flat[ctx.places])
         if problem.not_finite:
@@ -265,10 +250,3 @@ def _prove_feasible(graphs: Sequence[EncodedGraph], problem: Problem, tolerance:
         )
     except Infeasible as found:
         raise Infeasible(items[found.items].tolist()) from None
-
-
-def _places(graphs: Sequence[EncodedGraph], scores: Tensor) -> np.ndarray:
-    """Return positions in the flattened batch of the parts of one item after the other."""
-    index = np.arange(scores.numel()).reshape(scores.shape)
-    own = [index[b][tuple(map(slice, g.shape))].ravel() for b, g in enumerate(graphs)]
-    return np.concatenate([*own, np.empty(0, dtype=np.int64)]).astype(np.int64)

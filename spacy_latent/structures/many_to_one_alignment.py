@@ -29,10 +29,6 @@ class ManyToOneAlignment(RowChoices, Alignment):
         unaligned: a word may stay alone, at a score of 0: at most one cell in each row.
     """
 
-    tractable = frozenset(
-        {"log_partition", "marginals", "sample", "entropy", "log_prob", "reparameterize"}
-    )
-
     choice_axis = 1
 
     def __init__(self, unaligned: bool = False) -> None:
@@ -74,14 +70,10 @@ class ManyToOneAlignment(RowChoices, Alignment):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """Return the exact solution; the last two arguments have no effect.
-
-        The alignments are those that the rows of the mean assign to a common uniform number
-        (systematic sampling, Madow 1949).
-        """
+        """Return the exact solution; the last two arguments have no effect."""
         from spacy_latent.kernels.choices.simplex import capped_simplex, sparsemax
 
-        check_options(self, max_iter, tolerance)
+        check_options(self.name, max_iter, tolerance)
         prepared, lengths = self._read(scores, lengths)
         rows, sizes = self._rows(prepared.double(), lengths)
         if self.unaligned:

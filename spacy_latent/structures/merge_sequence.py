@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,20 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores, NotTractable, check_whole
+from spacy_latent.errors import InvalidScores
 from spacy_latent.kernels.autograd.tracing import INFEASIBLE, not_traced, refuse, source
-from spacy_latent.structures.base import SparseSolution, Structure, TopK, chosen_parts
-
-ADVICE = (
-    "sample and log_prob, which are exact, or ConstituencyTree, which is of trees and not of the "
-    "order in which they are built"
+from spacy_latent.structures.base import chosen_parts
+from spacy_latent.structures.decisions import (
+    Choice,
+    DecisionStructure,
+    KnownScores,
+    ParserRows,
+    widened,
 )
 
 
-class MergeSequence(Structure):
-    """Sequences of n − 1 merges that make one span of n words.
-
-    See Havrylov et al. (2019, section 2.1).
+class MergeSequence(DecisionStructure):
+    """Sequences of n − 1 merges that make one span of n words (Havrylov et al. 2019, section 2.1).
 
     At step t there are n − t adjacent spans, and one adjacent pair becomes a span.
 
@@ -40,8 +39,10 @@ class MergeSequence(Structure):
     part_axes: ClassVar[int] = 2
     parts: ClassVar[str] = "merges"
     annotation: ClassVar[str] = "spans"
-    tractable = frozenset({"sample", "log_prob"})
-    linear = False
+    advice = (
+        "sample and log_prob, which are exact, or ConstituencyTree, which is of trees and not of "
+        "the order in which they are built"
+    )
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
         return allowed_merges(scores.shape[-1], lengths.to(scores.device))
@@ -97,18 +98,8 @@ class MergeSequence(Structure):
         total = total.view(several.shape[:2]).to(scores.dtype)
         return total if z.dim() == 4 else total[0]
 
-    def log_potential(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        return self.log_prob(z, scores, lengths)
-
-    @not_traced
-    def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
-        """Return the best of a beam of k, with their log-probabilities as scores."""
-        check_whole(f"{self.name}.top_k", error=InvalidScores, k=k)
-        prepared, lengths = self._read(scores, lengths)
-        with torch.no_grad():
-            policy = self.policy(prepared.detach(), lengths)
-            z, total = beam_search(policy, lengths, scores.shape[1], k)
-        return TopK(z.to(scores.dtype), total.to(scores.dtype))
+    def _beam(self, scores: Tensor, lengths: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        return beam_search(self.policy(scores, lengths), lengths, scores.shape[1], size)
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
         """Return the spans of the tree, as ConstituencyTree does.
@@ -158,15 +149,6 @@ class MergeSequence(Structure):
         policy = self.policy(scores, lengths, num_samples)
         chosen = parse(policy, lengths.repeat(num_samples), scores.shape[1], at_random(generator))
         return chosen.view(num_samples, *scores.shape)
-
-    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        raise NotTractable(self.name, "log_partition", ADVICE)
-
-    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        raise NotTractable(self.name, "marginals", ADVICE)
-
-    def sparsemap(self, *arguments: object, **options: object) -> SparseSolution:
-        raise NotTractable(self.name, "sparsemap", ADVICE)
 
 
 @dataclass
@@ -232,7 +214,7 @@ def log_probs(scores: Tensor, mask: Tensor) -> Tensor:
     return masked.masked_fill(~some, 0.0).log_softmax(-1) * some
 
 
-class MergePolicy(ABC):
+class MergePolicy(ParserRows):
     """Decision policy of R parsers."""
 
     @abstractmethod
@@ -243,36 +225,15 @@ class MergePolicy(ABC):
     def follow(self, step: int, place: Tensor) -> None:
         """Record the merges, places ``(R,)``, including the places of finished parsers."""
 
-    @abstractmethod
-    def repeat(self, count: int) -> None:
-        """Make ``count`` adjacent copies of each row."""
 
-    @abstractmethod
-    def select(self, rows: Tensor) -> None:
-        """Replace the present rows by these."""
-
-
-class StepScores(MergePolicy):
-    """Policy by scores that are known beforehand, ``(B, N − 1, N − 1)``."""
-
-    def __init__(self, scores: Tensor, copies: int = 1) -> None:
-        self.scores = scores
-        self.item = torch.arange(len(scores), device=scores.device).repeat(copies)
+class StepScores(KnownScores, MergePolicy):
+    """Policy by scores ``(B, N − 1, N − 1)`` that are known beforehand."""
 
     def logits(self, step: int) -> Tensor:
         return self.scores[self.item, step]
 
     def follow(self, step: int, place: Tensor) -> None:
         pass
-
-    def repeat(self, count: int) -> None:
-        self.item = self.item.repeat_interleave(count)
-
-    def select(self, rows: Tensor) -> None:
-        self.item = self.item[rows]
-
-
-Choice = Callable[[Tensor], Tensor]
 
 
 def greedy(log_p: Tensor) -> Tensor:
@@ -306,19 +267,10 @@ def parse(policy: MergePolicy, lengths: Tensor, steps: int, choose: Choice) -> T
 def beam_search(
     policy: MergePolicy, lengths: Tensor, steps: int, size: int
 ) -> tuple[Tensor, Tensor]:
-    """Return sequences and their log-probabilities, best first.
-
-    Returns:
-        Sequences ``(size, B, steps, steps)`` and log-probabilities ``(size, B)``, −inf for missing
-        sequences.
-    """
-    batch = len(lengths)
-    policy.repeat(size)
-    mask = allowed_merges(steps, lengths.repeat_interleave(size))
-    history = []
-    total = torch.full((batch, size), -torch.inf, dtype=torch.float64, device=lengths.device)
-    total[:, 0] = 0.0
-    base = size * torch.arange(batch, device=lengths.device)[:, None]
+    """Return :meth:`MergeSequence._beam`."""
+    batch, history = len(lengths), []
+    of_rows, total, base = widened(policy, lengths, size)
+    mask = allowed_merges(steps, of_rows)
     row = torch.arange(batch * size, device=lengths.device)
     for step in range(steps):
         places = steps - step

@@ -8,24 +8,21 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores, check_whole
+from spacy_latent.errors import InvalidScores, check_one_of, check_whole
 from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.structures.alignment import Alignment
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.results import TopK
 
-FAMILY = "spacy_latent.kernels.alignments.monotone_alignment:FAMILY"
-SMOOTHED = "spacy_latent.kernels.smoothed.smoothed:PATHS"
 MOVES = {"dtw": 0, "needleman_wunsch": 1}
 
 
 class MonotoneAlignment(Alignment, CompiledStructure):
     """Alignments that keep the order of the words.
 
-    Scores are ``(B, N, M)``, ``[b, i, j]`` for word i of the first and word j of the second
-    sentence. Lengths are ``(B, 2)``, or ``(B,)`` if both sentences have the same length. If one
-    sentence is empty, there is one alignment, the empty one.
+    For scores and lengths see :class:`Alignment`. If one sentence is empty, there is one alignment,
+    the empty one.
 
     MAP, sums and samples are O(N·M), the k best O(N·M·k log k).
 
@@ -38,15 +35,14 @@ class MonotoneAlignment(Alignment, CompiledStructure):
         window: only cells within so many steps of the diagonal; None for all.
     """
 
-    family: ClassVar[str] = FAMILY
-    smoothed_family: ClassVar[str | None] = SMOOTHED
+    family: ClassVar[str] = "spacy_latent.kernels.alignments.monotone_alignment:FAMILY"
+    smoothed_family: ClassVar[str | None] = "spacy_latent.kernels.smoothed.smoothed:PATHS"
     tractable = CompiledStructure.tractable | {"smoothed"}
 
     def __init__(
         self, moves: Literal["dtw", "needleman_wunsch"] = "dtw", window: int | None = None
     ) -> None:
-        if moves not in MOVES:
-            raise InvalidScores(f"{self.name}: moves is {moves!r}; expected one of {list(MOVES)}.")
+        check_one_of(self.name, MOVES, error=InvalidScores, moves=moves)
         check_whole(self.name, or_null=True, error=InvalidScores, window=window)
         self.moves = moves
         self.window = window

@@ -18,7 +18,7 @@ from spacy_latent.kernels.autograd.tracing import (
 )
 from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.structures.active_set import check_options
-from spacy_latent.structures.base import Reparameterized, SparseSolution, subtract_highest
+from spacy_latent.structures.base import Reparameterized, SparseSolution
 from spacy_latent.structures.items import ItemSet
 from spacy_latent.structures.results import ReparameterizedTrace, TopK, Traces
 
@@ -34,6 +34,7 @@ class OneOfN(ItemSet):
 
     masks_itself = True
     keeps_digits = True
+    incomparable = True
     tractable = ItemSet.tractable | {"reparameterize", "sample_trace", "reparameterize_trace"}
     # Axis along which parts exclude each other, as in RowChoices.
     choice_axis: ClassVar[int] = 0
@@ -59,10 +60,6 @@ class OneOfN(ItemSet):
         empty = (lengths.to(scores.device) == 0)[:, None]
         safe = torch.where(empty, torch.zeros_like(masked), masked)
         return torch.where(inside, safe.softmax(1), 0.0)
-
-    def _without_common_offset(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        parts = self.part_mask(scores, lengths.to(scores.device))
-        return subtract_highest(scores, parts, (0,))
 
     def _sample(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
@@ -125,12 +122,7 @@ class OneOfN(ItemSet):
 
         See Gumbel 1954, and for the conditional noise Tucker et al. 2017, appendix B.
         """
-        inside, masked = self._allowed(scores, lengths)
-        if not scores.shape[1]:
-            return Reparameterized(scores.detach(), masked, masked)
-        allowed = inside & ~masked.isneginf()
-        safe = masked.masked_fill(~allowed, -1e30)
-        log_p = torch.where(allowed, safe.log_softmax(1), 0.0)
+        log_p, allowed = self._log_probabilities(scores, lengths)
         noisy = (log_p + _gumbel(log_p)).masked_fill(~allowed, -torch.inf)
         z = self._map(noisy.detach(), lengths)
         return Reparameterized(z, noisy, self._redraw(z, log_p, allowed))
@@ -143,12 +135,14 @@ class OneOfN(ItemSet):
 
     def redraw(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return ``redrawn`` of :meth:`reparameterize` for a sample ``z`` ``(B, N)``."""
-        inside, masked = self._allowed(*self._read(scores, lengths))
-        if not scores.shape[1]:
-            return masked
+        return self._redraw(z, *self._log_probabilities(*self._read(scores, lengths)))
+
+    def _log_probabilities(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of the items, 0 unless allowed, and a mask of these."""
+        inside, masked = self._allowed(scores, lengths)
         allowed = inside & ~masked.isneginf()
         safe = masked.masked_fill(~allowed, -1e30)
-        return self._redraw(z, torch.where(allowed, safe.log_softmax(1), 0.0), allowed)
+        return torch.where(allowed, safe.log_softmax(1), 0.0), allowed
 
     def _redraw(self, z: Tensor, log_p: Tensor, allowed: Tensor) -> Tensor:
         # The largest noisy score is itself Gumbel, since the scores are normalised.
@@ -167,7 +161,7 @@ class OneOfN(ItemSet):
         """
         from spacy_latent.kernels.choices.simplex import sparsemax
 
-        check_options(self, max_iter, tolerance)
+        check_options(self.name, max_iter, tolerance)
         prepared, lengths = self._read(scores, lengths)
         mean = sparsemax(prepared, lengths, self.name).to(scores.dtype)
         with torch.no_grad():

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores, NotTractable, check_flags
+from spacy_latent.errors import InvalidScores, check_flags
 from spacy_latent.kernels.alignments.assignment import best_alignments
 from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.kernels.sparsemap.assignment_active_set import AssignmentOracle
@@ -14,10 +14,6 @@ from spacy_latent.structures.active_set import solve_with_kernel
 from spacy_latent.structures.alignment import Alignment
 from spacy_latent.structures.base import SparseSolution, Structure
 
-ADVICE = (
-    "sinkhorn, its entropic relaxation; sparsemap; or an estimator that needs only the best "
-    "structure (SparseMAP, Spigot, PerturbAndMap, StraightThrough with backward='identity')"
-)
 # Measured order of the nanoseconds of an item of n rows and n columns, for sharing the batch.
 COST_PER_CUBE = 60.0
 
@@ -29,9 +25,8 @@ def _costs(sizes: np.ndarray) -> np.ndarray:
 class OneToOneAlignment(Alignment):
     """Sets of cells with at most one in each row and each column.
 
-    Scores are ``(B, N, M)``, ``[b, i, j]`` for word i of the first and word j of the second
-    sentence. Lengths are ``(B, 2)``, or ``(B,)`` if both sentences have the same length. If one
-    sentence is empty, there is one alignment, the empty one.
+    For scores and lengths see :class:`Alignment`. If one sentence is empty, there is one alignment,
+    the empty one.
 
     MAP is by shortest augmenting paths (Jonker and Volgenant 1987), O(n²m) for n ≤ m words. Sums
     over alignments are permanents, which are #P-hard to compute (Valiant 1979).
@@ -42,6 +37,10 @@ class OneToOneAlignment(Alignment):
     """
 
     masks_itself = True
+    advice = (
+        "sinkhorn, its entropic relaxation; sparsemap; or an estimator that needs only the best "
+        "structure (SparseMAP, Spigot, PerturbAndMap, StraightThrough with backward='identity')"
+    )
 
     def __init__(self, unaligned: bool = False) -> None:
         check_flags(self.name, error=InvalidScores, unaligned=unaligned)
@@ -55,12 +54,6 @@ class OneToOneAlignment(Alignment):
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         return best_alignments(scores, lengths, self.unaligned, self.name)
-
-    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        raise NotTractable(self.name, "log_partition", ADVICE)
-
-    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        raise NotTractable(self.name, "marginals", ADVICE)
 
     @not_traced
     def sparsemap(

@@ -24,6 +24,9 @@ class RowChoices(Structure):
 
     masks_itself = True
     keeps_digits = True
+    tractable = frozenset(
+        {"log_partition", "marginals", "sample", "entropy", "log_prob", "reparameterize"}
+    )
     choice_axis: ClassVar[int]
 
     @abstractmethod

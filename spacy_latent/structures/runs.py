@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, check_flags, check_whole
-from spacy_latent.structures.base import Structure, chosen_parts, subtract_highest
+from spacy_latent.structures.base import Structure, chosen_parts
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.items import ItemSet
-
-FAMILY = "spacy_latent.kernels.choices.runs:FAMILY"
 
 
 class Runs(ItemSet, CompiledStructure):
@@ -32,7 +30,7 @@ class Runs(ItemSet, CompiledStructure):
         exactly: exactly k; else any number up to k.
     """
 
-    family: ClassVar[str] = FAMILY
+    family: ClassVar[str] = "spacy_latent.kernels.choices.runs:FAMILY"
     tractable = CompiledStructure.tractable | {"smoothed"}
 
     def __init__(self, k: int = 3, runs: int = 2, exactly: bool = True) -> None:
@@ -44,12 +42,6 @@ class Runs(ItemSet, CompiledStructure):
 
     def _options(self, scores: Tensor) -> list[int]:
         return [self.k, self.runs, int(self.exactly)]
-
-    def _without_common_offset(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        if not self.exactly:
-            return scores
-        parts = self.part_mask(scores, lengths.to(scores.device))
-        return subtract_highest(scores, parts, (0,))
 
     def covers(self, other: Structure) -> bool | None:
         if not isinstance(other, Runs):

@@ -13,8 +13,6 @@ from spacy_latent.errors import InvalidScores
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.tag_sequence import TagSequence
 
-FAMILY = "spacy_latent.kernels.chains.semi_markov:FAMILY"
-
 
 class SemiMarkov(TagSequence):
     """Segmentations whose segments have labels (Sarawagi and Cohen 2004).
@@ -32,7 +30,7 @@ class SemiMarkov(TagSequence):
     exclusive_axes: ClassVar[tuple[int, ...]] = ()
     incomparable = True
     annotation: ClassVar[str] = "parts"
-    family: ClassVar[str] = FAMILY
+    family: ClassVar[str] = "spacy_latent.kernels.chains.semi_markov:FAMILY"
     smoothed_family: ClassVar[str | None] = None
 
     def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

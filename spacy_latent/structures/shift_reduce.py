@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import abstractmethod
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from spacy_latent.errors import InvalidScores, NotTractable, check_whole
+from spacy_latent.errors import check_whole
 from spacy_latent.kernels.autograd.tracing import not_traced, source
-from spacy_latent.structures.base import SparseSolution, TopK
 from spacy_latent.structures.constituency_tree import ConstituencyTree
-
-ADVICE = (
-    "sample and log_prob, which are exact, estimate_entropy, or ConstituencyTree, whose trees are "
-    "the same and whose scores are of spans, not of decisions"
+from spacy_latent.structures.decisions import (
+    Choice,
+    DecisionStructure,
+    KnownScores,
+    ParserRows,
+    widened,
 )
 
 
-class ShiftReduce(ConstituencyTree):
+class ShiftReduce(DecisionStructure, ConstituencyTree):
     """Binary bracketings of n words, built from left to right.
 
     A word is shifted on the stack, or the two topmost spans are reduced to one. Each tree has one
@@ -39,9 +39,10 @@ class ShiftReduce(ConstituencyTree):
         beam_size: of ``map``; 1 decides greedily.
     """
 
-    tractable = frozenset({"sample", "log_prob"})
-    linear = False
-    masks_itself = False
+    advice = (
+        "sample and log_prob, which are exact, estimate_entropy, or ConstituencyTree, whose trees "
+        "are the same and whose scores are of spans, not of decisions"
+    )
 
     def __init__(self, beam_size: int = 1) -> None:
         check_whole(self.name, beam_size=beam_size)
@@ -77,9 +78,6 @@ class ShiftReduce(ConstituencyTree):
         result = decisions.log_prob(logits, rows).view(several.shape[:2]).to(scores.dtype)
         return result if z.dim() == 4 else result[0]
 
-    def log_potential(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        return self.log_prob(z, scores, lengths)
-
     @not_traced
     def estimate_entropy(
         self,
@@ -105,10 +103,9 @@ class ShiftReduce(ConstituencyTree):
 
     @not_traced
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        policy, longest = self.policy(scores, lengths), scores.shape[1]
         if self.beam_size > 1:
-            return beam_search(policy, lengths, longest, self.beam_size)[0][0]
-        return parse(policy, lengths, longest, greedy)
+            return self._beam(scores, lengths, self.beam_size)[0][0]
+        return parse(self.policy(scores, lengths), lengths, scores.shape[1], greedy)
 
     @not_traced
     def _sample(
@@ -118,24 +115,8 @@ class ShiftReduce(ConstituencyTree):
         z = parse(policy, lengths.repeat(num_samples), scores.shape[1], at_random(generator))
         return z.view(num_samples, *scores.shape)
 
-    @not_traced
-    def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
-        """Return the best of a beam of k, with their log-probabilities as scores."""
-        check_whole(f"{self.name}.top_k", error=InvalidScores, k=k)
-        prepared, lengths = self._read(scores, lengths)
-        with torch.no_grad():
-            policy = self.policy(prepared.detach(), lengths)
-            z, total = beam_search(policy, lengths, scores.shape[1], k)
-        return TopK(z.to(scores.dtype), total.to(scores.dtype))
-
-    def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        raise NotTractable(self.name, "log_partition", ADVICE)
-
-    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        raise NotTractable(self.name, "marginals", ADVICE)
-
-    def sparsemap(self, *arguments: object, **options: object) -> SparseSolution:
-        raise NotTractable(self.name, "sparsemap", ADVICE)
+    def _beam(self, scores: Tensor, lengths: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        return beam_search(self.policy(scores, lengths), lengths, scores.shape[1], size)
 
 
 class Decisions:
@@ -172,10 +153,7 @@ class Decisions:
         self.reduces = torch.arange(len(self.row), device=z.device) < len(row)
 
     def log_prob(self, logits: Tensor, rows: int) -> Tensor:
-        """Return the log-probability of each tree, ``(rows,)``.
-
-        The arguments are the log-odds of reducing at each decision, and the number of trees.
-        """
+        """Return the log-probability of ``rows`` trees from the log-odds of all decisions."""
         terms = logsigmoid(torch.where(self.reduces, logits, -logits))
         return terms.new_zeros(rows).index_add(0, self.row, terms)
 
@@ -224,7 +202,7 @@ class Stacks:
         self.size, self.shifted = self.size[rows], self.shifted[rows]
 
 
-class Policy(ABC):
+class Policy(ParserRows):
     """Decision policy of R parsers, with one row for each row of the stacks."""
 
     @abstractmethod
@@ -235,26 +213,9 @@ class Policy(ABC):
     def follow(self, stacks: Stacks, shifts: Tensor, reduces: Tensor) -> None:
         """Record the moves; called before the stacks make them."""
 
-    @abstractmethod
-    def repeat(self, count: int) -> None:
-        """Make ``count`` adjacent copies of each row."""
 
-    @abstractmethod
-    def select(self, rows: Tensor) -> None:
-        """Replace the present rows by these."""
-
-
-class SpanScores(Policy):
-    """Policy by scores that are known beforehand.
-
-    Args:
-        scores: ``(B, n, n)``.
-        copies: number of batches of B rows.
-    """
-
-    def __init__(self, scores: Tensor, copies: int = 1) -> None:
-        self.scores = scores
-        self.item = torch.arange(len(scores), device=scores.device).repeat(copies)
+class SpanScores(KnownScores, Policy):
+    """Policy by scores ``(B, n, n)`` that are known beforehand."""
 
     def logits(self, stacks: Stacks) -> Tensor:
         first, last = stacks.span
@@ -262,15 +223,6 @@ class SpanScores(Policy):
 
     def follow(self, stacks: Stacks, shifts: Tensor, reduces: Tensor) -> None:
         pass
-
-    def repeat(self, count: int) -> None:
-        self.item = self.item.repeat_interleave(count)
-
-    def select(self, rows: Tensor) -> None:
-        self.item = self.item[rows]
-
-
-Choice = Callable[[Tensor], Tensor]
 
 
 def greedy(logits: Tensor) -> Tensor:
@@ -300,20 +252,10 @@ def parse(policy: Policy, lengths: Tensor, longest: int, choose: Choice) -> Tens
 
 
 def beam_search(policy: Policy, lengths: Tensor, longest: int, size: int) -> tuple[Tensor, Tensor]:
-    """Return trees and their log-probabilities, best first.
-
-    After each step the ``size`` most probable prefixes are kept.
-
-    Returns:
-        Trees ``(size, B, n, n)`` and log-probabilities ``(size, B)``, −inf for missing trees.
-    """
-    batch = len(lengths)
-    policy.repeat(size)
-    stacks = Stacks(lengths.repeat_interleave(size), longest)
-    total = torch.full((batch, size), -torch.inf, dtype=torch.float64, device=lengths.device)
-    total[:, 0] = 0.0
-    base = size * torch.arange(batch, device=lengths.device)[:, None]
-    history = []
+    """Return :meth:`ShiftReduce._beam`: each step keeps the ``size`` most probable prefixes."""
+    batch, history = len(lengths), []
+    of_rows, total, base = widened(policy, lengths, size)
+    stacks = Stacks(of_rows, longest)
     for _ in range(2 * longest - 1):
         logits, free = policy.logits(stacks).double(), stacks.free
         shift = torch.where(free, logsigmoid(-logits), 0.0).view(batch, size)

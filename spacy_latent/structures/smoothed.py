@@ -18,23 +18,24 @@ for each step. A subclass with another recursion sets ``smoothed_family`` to Non
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from spacy_latent.errors import InvalidScores, NotTractable
+from spacy_latent.errors import InvalidScores, NotTractable, check_one_of
 from spacy_latent.kernels.autograd.derivatives import is_transformed
 from spacy_latent.kernels.autograd.tracing import INFEASIBLE, not_traced, refuse
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.compiled import CompiledStructure
+from spacy_latent.structures.copies import repeat
 from spacy_latent.structures.derivatives import recordable, recording
 from spacy_latent.structures.relaxation import project_simplex
 from spacy_latent.structures.totals import exact_potential, exact_scores
 
 Regularizer = Literal["entropic", "quadratic"]
-REGULARIZERS = ("entropic", "quadratic")
 
 
 def smoothed_value(
@@ -46,11 +47,9 @@ def smoothed_value(
 ) -> Tensor:
     """Return the smoothed value of each item, ``(B,)``, in the dtype of ``scores``.
 
-    It is differentiable twice.
-
-    Its gradient is the expected structure under the random walk that the recursion induces. The
-    gradient of the expected structure is the product with its Hessian (their algorithms 1 and 2,
-    here by differentiating the recursion).
+    It is differentiable twice. Its gradient is the expected structure under the random walk that
+    the recursion induces. The gradient of the expected structure is the product with its Hessian
+    (their algorithms 1 and 2, here by differentiating the recursion).
 
     Args:
         gamma: γ, larger is smoother; with γ to 0 the value tends to the score of the best
@@ -124,8 +123,8 @@ def smoothed_sample(
     "entropic" it is a sample of p(z) ∝ exp(z·s / γ), which ``structure.sample`` draws in less time.
 
     Args:
-        num_samples: number of samples. Time and memory grow with it, as with a larger batch.
-        generator: source of randomness, torch's default on the CPU if None.
+        num_samples: time and memory grow with it, as with a larger batch.
+        generator: as for ``structure.sample``.
 
     Returns:
         ``(num_samples, B, *parts)``, 0/1, in the dtype of ``scores``, without a gradient.
@@ -141,10 +140,11 @@ def smoothed_sample(
     with recording():
         able: Any = recordable(structure)
         masked, sizes = able.masked(recordable(scores).detach(), recordable(lengths))
-        copies = masked.double().repeat(num_samples, *[1] * (scores.dim() - 1)).requires_grad_()
-        sizes = sizes.repeat(num_samples, *[1] * (sizes.dim() - 1))
-        value = able.smoothed_maximum(copies, sizes, draw)
-        _refuse_infeasible(structure, value[: len(scores)])
+        copies = repeat(masked.double(), num_samples).requires_grad_()
+        value = able.smoothed_maximum(copies, repeat(sizes, num_samples), draw)
+        items = value[: len(scores)].isneginf().nonzero().flatten().tolist()
+        if items:
+            structure.raise_infeasible(items)
         if not value.requires_grad:
             structure.refuse_unrecorded("smoothed_maximum", scores, lengths)
             return scores.new_zeros((num_samples, *scores.shape))
@@ -202,11 +202,7 @@ def fenchel_young_loss(
 
 def maximum(regularizer: Regularizer, gamma: float) -> Callable[[Tensor], Tensor]:
     """Return the function max_Ω over the last axis; it is −inf if all values are −inf."""
-    return (
-        (lambda x: _entropic(x, gamma))
-        if regularizer == "entropic"
-        else (lambda x: _quadratic(x, gamma))
-    )
+    return partial(_entropic if regularizer == "entropic" else _quadratic, gamma=gamma)
 
 
 def _entropic(x: Tensor, gamma: float) -> Tensor:
@@ -236,22 +232,15 @@ def _shares(x: Tensor, regularizer: Regularizer, gamma: float) -> Tensor:
     return project_simplex(_below(x, x.amax(-1), gamma))
 
 
-def _refuse_infeasible(structure: Structure, value: Tensor) -> None:
-    if bool(value.isneginf().any()):
-        structure.raise_infeasible(value.isneginf().nonzero().flatten().tolist())
-
-
 def _check(name: str, structure: Structure, regularizer: str, gamma: float) -> None:
     check_regularizer(name, regularizer, gamma)
     if "smoothed" not in structure.tractable:
         raise NotTractable(
-            structure.name, "smoothed dynamic program", "marginals, or sparsemap, where tractable"
+            structure.name, "smoothed dynamic program", "marginals or sparsemap, if tractable"
         )
 
 
 def check_regularizer(name: str, regularizer: str, gamma: float) -> None:
-    if regularizer not in REGULARIZERS or not isinstance(gamma, (int, float)) or not gamma > 0:
-        raise InvalidScores(
-            f"{name}: regularizer is {regularizer!r} and gamma {gamma}; expected one of "
-            f"{', '.join(REGULARIZERS)} and a positive number."
-        )
+    check_one_of(name, get_args(Regularizer), error=InvalidScores, regularizer=regularizer)
+    if not isinstance(gamma, (int, float)) or not gamma > 0:
+        raise InvalidScores(f"{name}: gamma is {gamma!r}; expected a positive number.")

@@ -8,22 +8,19 @@ import torch
 from torch import Tensor
 
 from spacy_latent.kernels.autograd.derivatives import differentiable_once
-from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.structures.arborescence_clocks import reparameterize_trees
-from spacy_latent.structures.base import SparseSolution
-from spacy_latent.structures.dependency import DependencyTree
 from spacy_latent.structures.results import ReparameterizedTrace, Traces
-from spacy_latent.structures.tree_sparsemap import solve_dependency_trees
+from spacy_latent.structures.tree_sparsemap import SolvedTree
 
 TRACES_ONCE = "log-probabilities of traces of trees can be differentiated once"
 
 
-class SpanningTree(DependencyTree):
+class SpanningTree(SolvedTree):
     """Dependency trees whose arcs may cross.
 
     MAP is Chu-Liu-Edmonds (O(n²)), sums are by the Matrix-Tree theorem (O(n³); Koo et al. 2007),
     samples by an elimination in reverse (O(n³), see kernels.arborescences.arborescence_samples).
-    For arguments and shapes see :class:`DependencyTree`.
+    For arguments and shapes see :class:`~spacy_latent.structures.dependency.DependencyTree`.
 
     On the CPU, marginals are computed without a subtraction. Each, however small, has a relative
     error of some 1e-14 in float64, in the same time at scores of any scale. This precision can be
@@ -33,15 +30,7 @@ class SpanningTree(DependencyTree):
     """
 
     family: ClassVar[str] = "spacy_latent.kernels.arborescences.matrix_tree:FAMILY"
-    tractable = DependencyTree.tractable | {"sample_trace", "reparameterize_trace"}
-
-    @not_traced
-    def sparsemap(
-        self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
-    ) -> SparseSolution:
-        prepared, lengths = self._read(scores, lengths)
-        solution = solve_dependency_trees(self, prepared, lengths, max_iter, tolerance)
-        return solution.cast(scores.dtype)
+    tractable = SolvedTree.tractable | {"sample_trace", "reparameterize_trace"}
 
     def _sample_trace(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
@@ -53,14 +42,10 @@ class SpanningTree(DependencyTree):
         """
         from spacy_latent.kernels.arborescences.arborescence_traces import traces
 
-        options = self._options(scores)
-        heads, log_probs, slopes = traces(
-            scores, lengths, options, num_samples, generator, self.name
-        )
-        sizes = lengths.repeat(num_samples)
-        z = self._indicate(heads.flatten(0, 1), scores.detach(), sizes).unflatten(
-            0, heads.shape[:2]
-        )
+        options = self._options(scores), num_samples, generator, self.name
+        heads, log_probs, slopes = traces(scores, lengths, *options)
+        z = self._indicate(heads.flatten(0, 1), scores.detach(), lengths.repeat(num_samples))
+        z = z.unflatten(0, heads.shape[:2])
         known = log_probs.to(scores.dtype)
         if not (torch.is_grad_enabled() and scores.requires_grad):
             return Traces(z, known)

@@ -21,8 +21,8 @@ from spacy_latent.kernels.core.gpu_transfers import fetch_together, remember, se
 from spacy_latent.kernels.core.pool import spread
 from spacy_latent.kernels.sparsemap import active_set as kernel
 from spacy_latent.kernels.sparsemap.faces import Items
+from spacy_latent.structures.contract import StructureContract
 from spacy_latent.structures.faces import Ask, Faces, padded
-from spacy_latent.structures.oracle import Oracle
 from spacy_latent.structures.results import SparseSolution
 
 # Estimated share of two oracle calls among all calls that find a support.
@@ -99,7 +99,9 @@ class Supports:
         return result
 
 
-def asking(structure: Oracle, lengths: Tensor, shape: tuple[int, ...], device: torch.device) -> Ask:
+def asking(
+    structure: StructureContract, lengths: Tensor, shape: tuple[int, ...], device: torch.device
+) -> Ask:
     """Return a function that finds the best structures of some items, see :class:`Faces`."""
 
     def ask(which: np.ndarray, gradients: np.ndarray) -> np.ndarray:

@@ -17,21 +17,19 @@ from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.kernels.core.gpu_transfers import fetch
 from spacy_latent.kernels.core.pool import spread
 from spacy_latent.kernels.core.status import UNSOLVED
-from spacy_latent.structures.base import SparseSolution, TopK, chosen_parts, subtract_highest
-from spacy_latent.structures.compiled import CompiledStructure
+from spacy_latent.structures.base import SparseSolution, chosen_parts, subtract_highest
 from spacy_latent.structures.extreme_scores import contains_extreme
-from spacy_latent.structures.linear_chain import LinearChain, check_tags
+from spacy_latent.structures.linear_chain import ChainOfTags, LinearChain, check_tags
 
 if TYPE_CHECKING:
     from spacy_latent.kernels.chains.tag_batches import BatchSums
 
-FAMILY = "spacy_latent.kernels.chains.tag_sequence:FAMILY"
 Scheme = Literal["biluo", "iob2"]
 Self = TypeVar("Self", bound="TagSequence")
 NO_PAIRS = np.empty((2, 0), dtype=np.int64)
 
 
-class TagSequence(CompiledStructure):
+class TagSequence(ChainOfTags):
     """Sequences with one tag for each position (Lafferty et al. 2001).
 
     Scores are emissions ``(B, N, K)``, ``[b, position, tag]``. Lengths are ``(B,)``, each at most
@@ -50,10 +48,7 @@ class TagSequence(CompiledStructure):
     part_axes: ClassVar[int] = 2
     parts: ClassVar[str] = "tags"
     exclusive_axes: ClassVar[tuple[int, ...]] = (1,)
-    annotation: ClassVar[str] = "tags"
-    family: ClassVar[str] = FAMILY
-    smoothed_family: ClassVar[str | None] = LinearChain.smoothed_family
-    tractable = CompiledStructure.tractable | {"smoothed"}
+    family: ClassVar[str] = "spacy_latent.kernels.chains.tag_sequence:FAMILY"
 
     def __init__(self) -> None:
         self.bound: tuple[Tensor, Tensor, Tensor] | None = None
@@ -110,10 +105,7 @@ class TagSequence(CompiledStructure):
     def smoothed_maximum(
         self, scores: Tensor, lengths: Tensor, maximum: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Run the recursion over positions with a smoothed maximum.
-
-        See :func:`spacy_latent.structures.smoothed.smoothed_value`.
-        """
+        """Run the recursion of :class:`LinearChain` with a smoothed maximum."""
         return LinearChain().smoothed_maximum(self.chain_scores(scores, lengths), lengths, maximum)
 
     def smoothed_by_kernels(
@@ -130,7 +122,6 @@ class TagSequence(CompiledStructure):
 
         Args:
             scores: ``(B, N, K)``, emissions.
-            lengths: ``(B,)`` int64.
 
         Returns:
             ``(B, N, K, K)``.
@@ -318,34 +309,9 @@ class TagSequence(CompiledStructure):
             return super().log_count(scores, lengths)
         for given in self.bound:
             if bool(torch.isnan(given).any() | torch.isposinf(given).any()):
-                raise InvalidScores(f"{self.name}: what is bound holds NaN or +inf.")
+                raise InvalidScores(f"{self.name}: the bound scores hold NaN or +inf.")
         allowed = self.bind(*(_allowed(given) for given in self.bound))
         return super(TagSequence, allowed).log_count(scores, lengths)
-
-    @not_traced
-    def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
-        """Return the k best by score, exact: Viterbi's algorithm that keeps k for each tag."""
-        tags, totals = self.top_k_tags(scores, lengths, k)
-        prepared, sizes = self._read(scores, lengths)
-        repeated = sizes.repeat(len(tags))
-        z = self._indicate(tags.flatten(0, 1), prepared, repeated).unflatten(0, tags.shape[:2])
-        return TopK(z.to(scores.dtype), totals.to(scores.dtype))
-
-    @not_traced
-    def top_k_tags(self, scores: Tensor, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Return :meth:`top_k` as tags, with the scores of the sequences.
-
-        Returns:
-            Tags ``(K, B, N)`` int32, −1 at padding and for missing sequences; and scores ``(K, B)``
-            float64, −inf for missing sequences.
-        """
-        from spacy_latent.kernels.chains.best_chains import k_best
-
-        self.check_tensors(scores, lengths)
-        prepared, lengths = self._read(scores.detach(), lengths)
-        family, kernel = families.family_of(self.family), self._k_best_kernel()
-        options = self._options(prepared)
-        return k_best(self._kernel_input(prepared), lengths, k, family, kernel, options)
 
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
         chosen, valid, lengths = chosen_parts(self, z, lengths)

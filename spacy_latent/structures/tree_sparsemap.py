@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.kernels.sparsemap.tree_active_set import TreeOracle
 from spacy_latent.structures.active_set import find_supports, solve_with_kernel
 from spacy_latent.structures.base import SparseSolution
@@ -20,21 +21,22 @@ from spacy_latent.structures.supports import Supports
 COST_PER_SQUARE, COST_PER_CUBE = 280.0, 9.0
 
 
-def solve_dependency_trees(
-    structure: DependencyTree, scores: Tensor, lengths: Tensor, max_iter: int, tolerance: float
-) -> SparseSolution:
-    """Solve as :func:`spacy_latent.structures.active_set.solve_with_oracle`, for arcs.
+class SolvedTree(DependencyTree):
+    """Trees that have a compiled oracle."""
 
-    Arcs are ``(B, n+1, n+1)``.
-    """
-    options = (max_iter, tolerance, *_oracle(structure, scores))
-    return solve_with_kernel(structure, scores, lengths, *options)
+    @not_traced
+    def sparsemap(
+        self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
+    ) -> SparseSolution:
+        prepared, lengths = self._read(scores, lengths)
+        options = (max_iter, tolerance, *_oracle(self, prepared))
+        return solve_with_kernel(self, prepared, lengths, *options).cast(scores.dtype)
 
 
 def supports_of_trees(
     structure: DependencyTree, scores: Tensor, lengths: Tensor, max_iter: int, tolerance: float
 ) -> Supports:
-    """Return the supports that :func:`solve_dependency_trees` finds; not differentiable."""
+    """Return the supports that :meth:`SolvedTree.sparsemap` finds; not differentiable."""
     options = (max_iter, tolerance, *_oracle(structure, scores))
     return find_supports(structure, scores, lengths, *options)
 

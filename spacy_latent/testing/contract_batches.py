@@ -64,14 +64,14 @@ class BatchChecks(StructureChecks):
             for b, window in enumerate(self.listing.windows):
                 every = (slice(None), *window)
                 own = scores[b : b + 1][every]
-                with self.report.works(name, f"{self.listing.item(b)} alone, without padding"):
+                given = f"{self.listing.item(b)} alone, without padding"
+                with self.report.works(name, given):
                     alone = function(own, self.lengths[b : b + 1])
                 part = together[b][window] if alone.shape[1:] == own.shape[1:] else together[b]
-                given = f"{self.listing.item(b)} alone, without padding"
-                self.report.same(name, given, alone[0], part, 1e-9, 1e-9)
+                self.report.same(name, given, alone[0], part, 1e-9)
             with self.report.works(name, "a batch nine times as large, in reverse"):
                 many = function(scores[rows], self.lengths[rows])
-            self.report.same(name, "a batch nine times as large", many, together[rows], 1e-9, 1e-9)
+            self.report.same(name, "a batch nine times as large", many, together[rows], 1e-9)
             with self.report.works(name, "an empty batch"):
                 empty = function(*none)
             self.report.holds(
@@ -96,12 +96,12 @@ class BatchChecks(StructureChecks):
             self.report.identical(name, "lengths after the call", self.lengths, sizes)
             with self.report.works(name, "scores with other strides"):
                 found = function(turned, self.lengths)
-            self.report.same(name, "scores with other strides", found, expected, 1e-12, 1e-12)
+            self.report.same(name, "scores with other strides", found, expected, 1e-12)
             with self.report.works(name, "one item, expanded"):
                 several = scores[:1].expand(3, *scores.shape[1:])
                 found = function(several, self.lengths[:1].expand(3, *self.lengths.shape[1:]))
             repeated = expected[:1].expand_as(found)
-            self.report.same(name, "one item, expanded", found, repeated, 1e-12, 1e-12)
+            self.report.same(name, "one item, expanded", found, repeated, 1e-12)
             # The second is torch's type for an unsigned array of NumPy, which has no operations.
             for kind in (torch.int32, torch.uint16):
                 with self.report.works(name, f"lengths as {kind}"):
@@ -152,8 +152,7 @@ class BatchChecks(StructureChecks):
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             scores = self.scores(offset=61).to(dtype)
             # Larger than the rounding of the result: sums are computed in float32 at least.
-            unit = torch.finfo(dtype).eps
-            tolerance = 1e-4 if dtype == torch.float32 else 2 * unit
+            tolerance = 1e-4 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
             for name, function in operations.items():
                 with self.report.works(name, f"{dtype}"):
                     found = function(scores, self.lengths)
@@ -161,7 +160,7 @@ class BatchChecks(StructureChecks):
                     name, found.dtype == dtype, f"given {found.dtype} for scores of {dtype}."
                 )
                 expected = function(scores.double(), self.lengths).to(dtype)
-                self.report.same(name, f"scores of {dtype}", found, expected, tolerance, tolerance)
+                self.report.same(name, f"scores of {dtype}", found, expected, tolerance)
             if "sample" in self.structure.tractable:
                 drawn = self.structure.sample(scores, self.lengths, 2)
                 self.report.holds(
@@ -174,7 +173,7 @@ class BatchChecks(StructureChecks):
             with self.report.works(name, given):
                 found = function(scores, self.lengths)
             expected = function(scores.double(), self.lengths).float()
-            self.report.same(name, given, found, expected, 1e-2, 1e-2)
+            self.report.same(name, given, found, expected, 1e-2)
 
     def check_errors(self) -> None:
         listing, report = self.listing, self.report
@@ -203,23 +202,32 @@ class BatchChecks(StructureChecks):
                 scores = blank.clone()
                 scores[b] = -torch.inf
                 given = f"item {b} with all parts forbidden"
-                with report.refused(name, given, InfeasibleError, str(b)) as caught:
-                    function(scores, self.lengths)
-                report.holds(
-                    name,
-                    caught["error"].items == [b],
-                    f"{given}: the error names the items {caught['error'].items}.",
-                )
-            with report.refused(name, "scores of integers", InvalidScores):
-                function(blank.long(), self.lengths)
-            with report.refused(name, "scores without the axis of items", InvalidScores):
-                function(blank[0], self.lengths)
-            with report.refused(name, "lengths that are no integers", InvalidScores):
-                function(blank, self.lengths.double())
-            with report.refused(name, "lengths beyond the scores", InvalidScores):
-                function(blank, self.lengths + max(blank.shape[1:]))
-            with report.refused(name, "negative lengths", InvalidScores):
-                function(blank, self.lengths - 1 - int(self.lengths.max()))
+                self.refuses_infeasible(name, given, b, function, scores, self.lengths)
+            lengths = self.lengths
+            wrong_calls = {
+                "scores of integers": (blank.long(), lengths),
+                "scores without the axis of items": (blank[0], lengths),
+                "lengths that are no integers": (blank, lengths.double()),
+                "lengths beyond the scores": (blank, lengths + max(blank.shape[1:])),
+                "negative lengths": (blank, lengths - 1 - int(lengths.max())),
+            }
+            for given, arguments in wrong_calls.items():
+                with report.refused(name, given, InvalidScores):
+                    function(*arguments)
+
+    def refuses_infeasible(
+        self,
+        name: str,
+        given: str,
+        item: int,
+        function: Callable[[Tensor, Tensor], Tensor],
+        *arguments: Tensor,
+    ) -> None:
+        """Check that the call is refused because of this item alone."""
+        with self.report.refused(name, given, InfeasibleError, str(item)) as caught:
+            function(*arguments)
+        items = caught["error"].items
+        self.report.holds(name, items == [item], f"{given}: the error names the items {items}.")
 
     def check_feasibility(self) -> None:
         """Check that an item with forbidden parts is feasible exactly if a structure is left.
@@ -237,35 +245,23 @@ class BatchChecks(StructureChecks):
             z, totals = listing.feasible(masked, b)
             given = f"mask {trial} of {listing.item(b)}"
             for name, function in operations.items():
-                relaxes = name == "sparsemap" and not self.structure.has_map
-                if not len(z) and relaxes:
-                    # A set without any member may still have a point of the relaxation.
-                    continue
                 if not len(z):
-                    with self.report.refused(name, given, InfeasibleError, "0") as caught:
-                        function(masked[b : b + 1], sizes)
-                    self.report.holds(
-                        name,
-                        caught["error"].items == [0],
-                        f"{given}: the error names the items {caught['error'].items}.",
-                    )
+                    # Without any member there may still be a point of the relaxation.
+                    if name != "sparsemap" or self.structure.has_map:
+                        item = masked[b : b + 1], sizes
+                        self.refuses_infeasible(name, given, 0, function, *item)
                     continue
                 with self.report.works(name, given):
                     found = function(masked[b : b + 1], sizes)[0]
                 if name in SUMS:
-                    self.report.same(
-                        name,
-                        given,
-                        found[listing.windows[b]] if found.dim() else found,
-                        self.reference(name, masked, b),
-                        self.tolerance,
-                        self.tolerance,
-                    )
+                    own = found[listing.windows[b]] if found.dim() else found
+                    expected = self.reference(name, masked, b)
+                    self.report.same(name, given, own, expected, self.tolerance)
                 elif name == "map" and self.structure.linear:
                     number = listing.find(b, found[None])
                     self.report.holds(name, number >= 0, f"{given}: given no member.")
                     of_all = listing.totals(masked, b)
-                    self.report.same(name, given, of_all[number][0], totals.max(), 1e-9, 1e-9)
+                    self.report.same(name, given, of_all[number][0], totals.max(), 1e-9)
 
     def check_refusals(self) -> None:
         """Check that intractable operations work, or say so and name another way."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from spacy_latent.errors import IncompatiblePair
 from spacy_latent.estimators.base import Draw, Estimator, check_draw
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.copies import repeat
 from spacy_latent.testing.estimator_cases import Case, Problem
 from spacy_latent.testing.random_scores import seeded, tied_scores
 from spacy_latent.testing.reports import Report, written
@@ -88,12 +89,9 @@ class EstimatorChecks:
     def total(self, estimator: Estimator, case: Case, draw: Draw) -> Tensor:
         """Return the objective ``(B,)`` for a loss that is not linear in the structures."""
         losses = self.strength * case.loss(draw.z)
-        log_probs = draw.log_probs
-        if log_probs is None:
-            log_probs = torch.zeros_like(losses)
-        features = torch.randn(
-            losses.shape[1], WIDTH, generator=torch.Generator().manual_seed(self.seed)
-        )
+        log_probs = torch.zeros_like(losses) if draw.log_probs is None else draw.log_probs
+        generator = torch.Generator().manual_seed(self.seed)
+        features = torch.randn(losses.shape[1], WIDTH, generator=generator)
         with self.report.works("objective", case.name):
             extras = [] if draw.extras is None else [draw.extras]
             result = estimator.objective(losses, draw.weights, log_probs, features, *extras)
@@ -146,7 +144,7 @@ class DrawChecks(EstimatorChecks):
                 self.shapes(case, draw, "training" if is_train else "prediction")
 
     def shapes(self, case: Case, draw: Draw, when: str) -> None:
-        report, z = self.report, draw.z
+        report, z = self.report, draw.z.detach()
         batch = len(case.lengths)
         where = f"{case.name}, {when}"
         shape = (len(z), batch, *case.problem.shape)
@@ -160,31 +158,20 @@ class DrawChecks(EstimatorChecks):
         ones = torch.ones(batch, dtype=weights.dtype)
         report.same("weights", f"{where}, their sums", weights.sum(0), ones, 0.0, SUM_TOLERANCE)
         if draw.padding is not None:
-            report.holds(
-                "padding",
-                draw.padding.dtype == torch.bool and not weights[draw.padding].any(),
-                f"{where}: it is no bool, or has a weight.",
-            )
-            report.holds(
-                "padding", draw.present.any(0).all(), f"{where}: an item has nothing else."
-            )
+            fits = draw.padding.dtype == torch.bool and not weights[draw.padding].any()
+            report.holds("padding", fits, f"{where}: it is no bool, or has a weight.")
+            some = draw.present.any(0).all()
+            report.holds("padding", some, f"{where}: an item has nothing else.")
         if draw.extras is not None:
-            report.holds(
-                "extras",
-                draw.extras.dim() == 2 and draw.extras.shape[1] == batch,
-                f"{where}: given shape {tuple(draw.extras.shape)}, expected (E, {batch}).",
-            )
+            report.has_shape("extras", where, draw.extras, (len(draw.extras), batch))
         if draw.penalty is not None:
             report.has_shape("penalty", where, draw.penalty, (batch,))
-        report.holds("z", z.detach().isfinite().all(), f"{where}: it holds NaN or infinity.")
-        report.holds(
-            "z",
-            (z.detach() >= -1e-6).all() and (z.detach() <= 1 + 1e-6).all(),
-            f"{where}: values lie between {float(z.detach().min())} and {float(z.detach().max())}.",
-        )
-        report.holds(
-            "z", not z.detach()[:, ~case.parts()].any(), f"{where}: it is not 0 at what is no part."
-        )
+        report.holds("z", z.isfinite().all(), f"{where}: it holds NaN or infinity.")
+        least, most = z.aminmax()
+        said = f"{where}: values lie between {float(least)} and {float(most)}."
+        report.holds("z", least >= -1e-6 and most <= 1 + 1e-6, said)
+        outside = z[:, ~case.parts()].any()
+        report.holds("z", not outside, f"{where}: it is not 0 at what is no part.")
 
     def check_hardness(self) -> None:
         """Check that structures stated to be hard are members."""
@@ -279,15 +266,10 @@ class DrawChecks(EstimatorChecks):
     def draws_have_the_probability(self, case: Case) -> None:
         scores, length, z, log_probs = self.every_structure(case, "posterior")
         count = min(self.num_draws, MOST_LISTED_DRAWS)
-        copies = scores.repeat(count, *[1] * (scores.dim() - 1))
-        lengths = length.repeat(count, *[1] * (length.dim() - 1))
+        copies, lengths = repeat(scores, count), repeat(length, count)
         draw = self.drawn_by(self.fresh(), case.structure, copies, lengths, True)
-        found = torch.stack(
-            [
-                (draw.weights.detach() * (draw.z.detach() == one).flatten(2).all(2)).sum(0)
-                for one in z
-            ]
-        )
+        drawn, weights = draw.z.detach(), draw.weights.detach()
+        found = torch.stack([(weights * (drawn == one).flatten(2).all(2)).sum(0) for one in z])
         expected = log_probs.exp()
         # The weight of one draw is at most 1, so its variance is at most p(1 - p).
         error = (expected * (1 - expected) / count).sqrt()

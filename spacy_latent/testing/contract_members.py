@@ -29,14 +29,8 @@ class MemberChecks(StructureChecks):
         for b in range(len(self.listing)) if self.structure.linear else ():
             _, totals = self.listing.feasible(scores.detach(), b)
             own = self.listing.totals(scores.detach(), b, self.listing.own(z, b)[None])
-            self.report.same(
-                "map",
-                f"{given}, the score of {self.listing.item(b)}",
-                own[0],
-                totals.max(),
-                1e-12,
-                1e-12,
-            )
+            there = f"{given}, the score of {self.listing.item(b)}"
+            self.report.same("map", there, own[0], totals.max(), 1e-12)
 
     def check_top_k(self) -> None:
         for given, scores in self.cases():
@@ -68,7 +62,7 @@ class MemberChecks(StructureChecks):
                 expected = totals.sort(descending=True).values[:k]
                 there = f"{given}, k = {k}, scores of {listing.item(b)}"
                 found = best.scores[: len(expected), b]
-                self.report.same("top_k", there, found, expected, 1e-9, 1e-9)
+                self.report.same("top_k", there, found, expected, 1e-9)
                 beyond = best.scores[len(expected) :, b]
                 self.report.holds(
                     "top_k",
@@ -86,7 +80,7 @@ class MemberChecks(StructureChecks):
                 every = self.listing.totals(scores, b)
                 own = (every if self.structure.linear else every.log_softmax(0))[number]
                 there = f"{there}, beside the structures that are given with them"
-                self.report.same("top_k", there, found, own, 1e-9, 1e-9)
+                self.report.same("top_k", there, found, own, 1e-9)
 
     def check_large_scores(self) -> None:
         """Check the best structures if large scores absorb all digits of the others."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from spacy_latent.structures.base import Reparameterized
+from spacy_latent.structures.copies import repeat
 from spacy_latent.structures.results import ReparameterizedTrace
 from spacy_latent.testing.contract_scores import DRAWS_BESIDE, STANDARD_ERRORS, StructureChecks
 from spacy_latent.testing.random_scores import seeded
@@ -31,41 +34,28 @@ class SampleChecks(StructureChecks):
             again = structure.sample(scores, self.lengths, count, self.generator(3))
             self.report.identical("sample", f"{given}, the same generator", again, drawn)
         # Nothing is forbidden, so that there is a choice.
-        scores, shared = self.scores(offset=21), self.generator(4)
-        first, second = (structure.sample(scores, self.lengths, 50, shared) for _ in range(2))
-        if max(len(self.listing.feasible(scores, b)[0]) for b in range(len(self.listing))) > 1:
-            self.report.holds(
-                "sample",
-                not torch.equal(first, second),
-                "a generator that was used before gives the same samples again.",
-            )
-        with seeded(self.seed):
-            first = structure.sample(scores, self.lengths, 50)
-        with seeded(self.seed):
-            second = structure.sample(scores, self.lengths, 50)
-        self.report.identical("sample", "torch.manual_seed, without a generator", second, first)
-        self.source_of_chance(scores)
+        self.source_of_chance(self.scores(offset=21))
         self.independence()
 
     def source_of_chance(self, scores: Tensor) -> None:
         """Check that draws use the given generator alone, and torch's own if there is none."""
-        structure, report = self.structure, self.report
+        report, draw = self.report, partial(self.structure.sample, scores, self.lengths, 50)
+        given = self.generator(4)
         with seeded(self.seed):
             before = torch.get_rng_state()
-            structure.sample(scores, self.lengths, 50, self.generator(4))
+            by_generator = draw(given), draw(given)
             kept = torch.equal(torch.get_rng_state(), before)
-            first, second = (structure.sample(scores, self.lengths, 50) for _ in range(2))
-        report.holds(
-            "sample",
-            kept,
-            "a call with a generator changed the state of torch's default generator.",
-        )
-        if max(len(self.listing.feasible(scores, b)[0]) for b in range(len(self.listing))) > 1:
-            report.holds(
-                "sample",
-                not torch.equal(first, second),
-                "two calls without a generator give the same samples.",
-            )
+            without = draw(), draw()
+        said = "a call with a generator changed the state of torch's default generator."
+        report.holds("sample", kept, said)
+        with seeded(self.seed):
+            report.identical("sample", "torch.manual_seed, without a generator", draw(), without[0])
+        if max(len(self.listing.feasible(scores, b)[0]) for b in range(len(self.listing))) < 2:
+            return
+        said = "a generator that was used before gives the same samples again."
+        report.holds("sample", not torch.equal(*by_generator), said)
+        said = "two calls without a generator give the same samples."
+        report.holds("sample", not torch.equal(*without), said)
 
     def independence(self) -> None:
         """Check that draws depend neither on other draws nor on the draws of other items.
@@ -149,8 +139,8 @@ class SampleChecks(StructureChecks):
         Noisy scores must be −inf at the right entries and have gradients. Both draws must have the
         same distribution.
         """
-        closed = ~self.parts().expand_as(scores) | scores.isneginf()
-        outside = closed.repeat(len(repeated) // len(scores), *[1] * (scores.dim() - 1))
+        closed = ~self.parts() | scores.isneginf()
+        outside = repeat(closed, len(repeated) // len(scores))
         for name in ("noisy", "redrawn"):
             noisy = getattr(found, name)
             self.report.holds(
@@ -209,11 +199,9 @@ class SampleChecks(StructureChecks):
         They are equal because both draws have the same distribution; control variates rely on this.
         f is bounded, and another function for each part.
         """
-        closed = (~self.parts().expand_as(scores) | scores.isneginf()).repeat(
-            len(repeated) // len(scores), *[1] * (scores.dim() - 1)
-        )
-        factors = torch.randn(scores.shape, dtype=scores.dtype, generator=self.generator(6))
-        factors = factors.repeat(len(repeated) // len(scores), *[1] * (scores.dim() - 1))
+        count = len(repeated) // len(scores)
+        closed = repeat(~self.parts() | scores.isneginf(), count)
+        factors = repeat(self.random(6, *scores.shape), count)
 
         def judged(noisy: Tensor) -> Tensor:
             return (noisy.masked_fill(closed, 0.0).tanh() * factors).flatten(1).sum(1)

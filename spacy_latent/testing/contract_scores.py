@@ -11,6 +11,7 @@ from torch import Tensor
 
 from spacy_latent.errors import NotTractable
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.copies import repeat
 from spacy_latent.testing.listing import Listing, scored
 from spacy_latent.testing.reports import Report
 
@@ -81,21 +82,18 @@ class StructureChecks:
 
     def copies(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Return a batch with each item ``count`` times, with gradient, and its lengths."""
-        repeated = scores.repeat(count, *[1] * (scores.dim() - 1)).requires_grad_()
-        return repeated, self.lengths.repeat(count, *[1] * (self.lengths.dim() - 1))
+        return repeat(scores, count).requires_grad_(), repeat(self.lengths, count)
 
     def promises(self, operation: str) -> bool:
-        if operation == "map" or operation == "top_k":
-            return self.structure.has_map
+        structure = self.structure
+        if operation in ("map", "top_k"):
+            return structure.has_map
         if operation == "contains":
-            return self.structure.linear and self.structure.has_map
+            return structure.linear and structure.has_map
         if operation == "sparsemap":
-            return self.structure.linear and self.listing.log_potential is scored
-        if operation == "log_count":
-            return "log_partition" in self.structure.tractable
-        if operation in ("cross_entropy", "kl"):
-            return "entropy" in self.structure.tractable
-        return operation in self.structure.tractable
+            return structure.linear and self.listing.log_potential is scored
+        needed = {"log_count": "log_partition", "cross_entropy": "entropy", "kl": "entropy"}
+        return needed.get(operation, operation) in structure.tractable
 
     def _call(self, operation: str, *arguments: Any, given: str = "") -> Any:
         """Return the result of an operation, or None if it is absent and may be."""

@@ -24,6 +24,7 @@ class SumChecks(StructureChecks):
 
     def check_log_partition(self) -> None:
         self.sums("log_partition")
+        self.gradient_is_marginals()
 
     def check_marginals(self) -> None:
         self.sums("marginals")
@@ -34,8 +35,6 @@ class SumChecks(StructureChecks):
     def sums(self, operation: str) -> None:
         for given, scores in self.cases():
             self.sum(operation, given, scores)
-        if operation == "log_partition":
-            self.gradient_is_marginals()
 
     def sum(self, operation: str, given: str, scores: Tensor) -> None:
         listing = self.listing
@@ -47,14 +46,8 @@ class SumChecks(StructureChecks):
         for b in range(len(listing)):
             expected = self.reference(operation, other, b)
             own = listing.own(found, b) if operation == "marginals" else found[b]
-            self.report.same(
-                operation,
-                f"{given}, {listing.item(b)}",
-                own,
-                expected,
-                self.tolerance,
-                self.tolerance,
-            )
+            there = f"{given}, {listing.item(b)}"
+            self.report.same(operation, there, own, expected, self.tolerance)
             up = self.random(b + 3, expected.numel())
             values.append(own.flatten() * up)
             listed.append(expected.flatten() * up)
@@ -69,14 +62,8 @@ class SumChecks(StructureChecks):
         if marginals is None:
             return
         total = self.structure.log_partition(leaf, self.lengths).sum()
-        self.report.same(
-            "log_partition",
-            "its gradient, which is marginals",
-            gradient(total, leaf),
-            marginals,
-            1e-9,
-            1e-9,
-        )
+        given = "its gradient, which is marginals"
+        self.report.same("log_partition", given, gradient(total, leaf), marginals, 1e-9)
         for given, scores in self.two_cases(8):
             self.second_derivative(given, scores)
 
@@ -102,19 +89,15 @@ class SumChecks(StructureChecks):
         other: Tensor,
     ) -> None:
         """Compare gradients of the sum of ``values`` for ``leaf`` with the list's."""
-        with self.report.works(f"the gradient of {operation}", given):
+        what = f"the gradient of {operation}"
+        with self.report.works(what, given):
             found = gradient(values.sum(), leaf)
         expected = gradient(listed.sum(), other)
         size = float(expected.abs().max()) if expected.numel() else 0.0
+        rtol = 100 * self.tolerance
         for b in range(len(self.listing)):
-            self.report.same(
-                f"the gradient of {operation}",
-                f"{given}, {self.listing.item(b)}",
-                found[b],
-                expected[b],
-                100 * self.tolerance,
-                100 * self.tolerance * max(1.0, size),
-            )
+            there = f"{given}, {self.listing.item(b)}"
+            self.report.same(what, there, found[b], expected[b], rtol, rtol * max(1.0, size))
 
     def check_gradients_by_differences(self) -> None:
         """Check gradients in float64 (torch.autograd.gradcheck)."""
@@ -146,27 +129,23 @@ class SumChecks(StructureChecks):
                 return
             self.report.has_shape("log_prob", given, found, (most, len(listing)))
             alone = self._call("log_prob", z[0], leaf, self.lengths, given=given)
-            self.report.same("log_prob", f"{given}, first of each item", alone, found[0], 1e-12)
+            first = f"{given}, first of each item"
+            self.report.same("log_prob", first, alone, found[0], 1e-12, 0.0)
             other = scores.clone().requires_grad_()
             expected = []
             for b, members in enumerate(listing.members):
                 total = listing.feasible(other, b)[1].logsumexp(0)
                 expected.append(listing.totals(other, b) - total)
-                self.report.same(
-                    "log_prob",
-                    f"{given}, {listing.item(b)}",
-                    found[: len(members), b],
-                    expected[-1],
-                    self.tolerance,
-                    self.tolerance,
-                )
+                there, own = f"{given}, {listing.item(b)}", found[: len(members), b]
+                self.report.same("log_prob", there, own, expected[-1], self.tolerance)
             # Only finite values: others have no gradient to compare.
             up = self.random(7, most, len(listing))
             mine, listed = [], []
             for b, values in enumerate(expected):
                 possible = ~values.detach().isneginf()
-                mine.append(found[: len(values), b][possible] * up[: len(values), b][possible])
-                listed.append(values[possible] * up[: len(values), b][possible])
+                factors = up[: len(values), b][possible]
+                mine.append(found[: len(values), b][possible] * factors)
+                listed.append(values[possible] * factors)
             self.same_gradients("log_prob", given, torch.cat(mine), leaf, torch.cat(listed), other)
 
     def check_log_potential(self) -> None:
@@ -187,7 +166,7 @@ class SumChecks(StructureChecks):
                 expected = listing.totals(other, b, members)
                 pair = found[:, b] - found[:1, b], expected - expected[:1]
                 where = f"{given}, {listing.item(b)}, less that of the first structure"
-                self.report.same("log_potential", where, *pair, self.tolerance, self.tolerance)
+                self.report.same("log_potential", where, *pair, self.tolerance)
                 up = self.random(b + 7, len(z))
                 mine.append(pair[0] * up)
                 listed.append(pair[1] * up)
@@ -210,18 +189,12 @@ class SumChecks(StructureChecks):
                 log_q = listing.feasible(others[1], b)[1].log_softmax(0)
                 log_ratio = log_p - log_q if operation == "kl" else -log_q
                 listed.append((log_p.exp() * log_ratio).sum())
-                self.report.same(
-                    operation, listing.item(b), found[b], listed[-1], self.tolerance, self.tolerance
-                )
+                self.report.same(operation, listing.item(b), found[b], listed[-1], self.tolerance)
             for leaf, other in zip(leaves, others):
-                self.report.same(
-                    f"the gradient of {operation}",
-                    "all items",
-                    gradient(found.sum(), leaf),
-                    gradient(torch.stack(listed).sum(), other),
-                    100 * self.tolerance,
-                    100 * self.tolerance,
-                )
+                own = gradient(found.sum(), leaf)
+                expected = gradient(torch.stack(listed).sum(), other)
+                what = f"the gradient of {operation}"
+                self.report.same(what, "all items", own, expected, 100 * self.tolerance)
             self.infinite(operation, p)
 
     def infinite(self, operation: str, p: Tensor) -> None:
@@ -263,7 +236,7 @@ class SumChecks(StructureChecks):
                 count = float(len(self.listing.feasible(scores, b)[0]))
                 expected = torch.tensor(count, dtype=torch.float64).log()
                 where = f"{given}, {self.listing.item(b)}"
-                self.report.same("log_count", where, found[b], expected, 1e-9, 1e-9)
+                self.report.same("log_count", where, found[b], expected, 1e-9)
 
     def check_masked_scores(self) -> None:
         """Check sums if every structure has to use parts with scores of a mask.
@@ -354,20 +327,17 @@ class SumChecks(StructureChecks):
                     totals = self.listing.feasible(scores, b)[1]
                     expected = gamma * (totals / gamma).logsumexp(0)
                     where = f"{given}, γ = {gamma}, {self.listing.item(b)}"
+                    what = "smoothed, entropic"
                     for found in soft:
-                        self.report.same(
-                            "smoothed, entropic", where, found[b], expected, self.tolerance, 1e-8
-                        )
+                        self.report.same(what, where, found[b], expected, self.tolerance, 1e-8)
                     self.report.holds(
                         "smoothed, quadratic",
                         sparse[0][b] >= totals.max() - 1e-9 * (1 + totals.max().abs()),
                         f"{where}: given {float(sparse[0][b])}, below the score of the best, "
                         f"{float(totals.max())}.",
                     )
-                    pair = sparse[0][b], sparse[1][b]
-                    self.report.same(
-                        "smoothed, quadratic, by kernels", where, *pair, self.tolerance, 1e-8
-                    )
+                    pair, what = (sparse[0][b], sparse[1][b]), "smoothed, quadratic, by kernels"
+                    self.report.same(what, where, *pair, self.tolerance, 1e-8)
             # With "entropic" the walk has the distribution of exact samples.
             count, generator = self.num_samples, self.generator(6)
             with self.report.works("smoothed_sample", given):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from spacy_latent.errors import IncompatiblePair, InfeasibleError, InvalidScores
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.copies import repeat
 from spacy_latent.testing.contract_draws import STANDARD_ERRORS, WIDTH, DrawChecks, Gradient
 from spacy_latent.testing.estimator_cases import Case, Problem
 from spacy_latent.testing.estimator_cases import problems as default_problems
@@ -203,19 +205,11 @@ class _Contract(DrawChecks):
                 own = scores[b : b + 1], case.lengths[b : b + 1]
                 alone = self.drawn_by(self.fresh(), structure, *own, False)
                 where = f"{structure.name}, item {b} alone"
-                self.report.same("z", where, alone.mean()[0], together[b], 1e-6, 1e-6)
+                self.report.same("z", where, alone.mean()[0], together[b], 1e-6)
             for is_train in (True, False):
-                none = self.drawn_by(
-                    self.fresh(),
-                    structure,
-                    scores[:0],
-                    case.lengths[:0],
-                    is_train,
-                    what="an empty batch",
-                )
-                self.report.holds(
-                    "z", none.z.shape[1] == 0, f"{structure.name}: an empty batch has items."
-                )
+                given, what = (scores[:0], case.lengths[:0], is_train), "an empty batch"
+                none = self.drawn_by(self.fresh(), structure, *given, what=what)
+                self.report.holds("z", none.z.shape[1] == 0, f"{structure.name}: {what} has items.")
 
     def check_what_is_given_stays(self) -> None:
         for case in self.taken():
@@ -279,15 +273,14 @@ class _Contract(DrawChecks):
             )
         kept = [tensor.clone() for tensor in _tensors(given)]
         first = [tensor.clone() for tensor in _tensors(self.fresh())]
+        used = self.fresh()
         for case in self.taken():
             self._drawn_from(made, case, case.scores(), True)
         for tensor, value in zip(_tensors(given), kept):
             name = "the original after a copy's training"
             self.report.identical("for_width", name, tensor, value)
-        used = self.fresh()
-        for case in self.taken():
+        for case in islice(self.taken(), 1):
             self._drawn_from(used, case, case.scores(), True)
-            break
         with seeded(self.seed):
             again = used.for_width(WIDTH)
         for tensor, value in zip(_tensors(again), first):
@@ -307,11 +300,10 @@ class _Contract(DrawChecks):
                 where = f"{case.name}, NaN in item 2"
                 with self.report.refused("scores", where, InvalidScores, "2"):
                     self.fresh()(case.structure, scores, case.lengths, is_train)
-                scores = case.scores(fill=0.0)
-                scores[2] = -torch.inf
-                where = f"{case.name}, item 2 with all parts forbidden"
                 if case.may_be_empty():
                     continue
+                scores[2] = -torch.inf
+                where = f"{case.name}, item 2 with all parts forbidden"
                 with self.report.refused("scores", where, InfeasibleError, "2"):
                     self.fresh()(case.structure, scores, case.lengths, is_train)
 
@@ -321,15 +313,13 @@ class _Contract(DrawChecks):
             check(case)
 
     def by_differences(self, case: Case) -> None:
-        scores = case.scores(0.4, fill=0.0)
-        free = case.parts()
+        scores, free = case.scores(0.4, fill=0.0), case.parts()
         leaf = scores[free].requires_grad_()
 
         def total(values: Tensor) -> Tensor:
             return self.objective(case, scores.masked_scatter(free, values))
 
-        where = case.name
-        self.report.agrees_with_differences("the objective", where, total, leaf, 1e-3, 1e-4)
+        self.report.agrees_with_differences("the objective", case.name, total, leaf, 1e-3, 1e-4)
 
     def by_enumeration(self, case: Case) -> None:
         """Check the gradient of the first item, repeated many times in a batch, by enumeration."""
@@ -338,8 +328,7 @@ class _Contract(DrawChecks):
         leaf = scores.clone().requires_grad_()
         expected_loss = structure.log_prob(z, leaf, length).exp() * case.loss(z)
         (expected,) = torch.autograd.grad(self.strength * expected_loss.sum(), leaf)
-        copies = scores.repeat(count, *[1] * (scores.dim() - 1)).requires_grad_()
-        lengths = length.repeat(count, *[1] * (length.dim() - 1))
+        copies, lengths = repeat(scores, count).requires_grad_(), repeat(length, count)
         estimator = self.fresh()
         draw = self.drawn_by(estimator, structure, copies, lengths, True)
         total = self.total(estimator, case, draw).sum()

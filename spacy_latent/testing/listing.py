@@ -18,16 +18,7 @@ MOST_MEMBERS = 20_000
 
 
 def scored(z: Tensor, scores: Tensor, length: Length) -> Tensor:
-    """Return z·s for each of the structures, differentiable; 0·(−inf) counts as 0.
-
-    Args:
-        z: ``(M, *parts)``, the structures.
-        scores: ``(*parts)``, the scores s.
-        length: Length of the item.
-
-    Returns:
-        ``(M,)``.
-    """
+    """Return z·s ``(M,)`` of structures ``(M, *parts)``, differentiable; 0·(−inf) counts as 0."""
     return (z * torch.where(z != 0, scores, 0.0)).flatten(1).sum(1)
 
 
@@ -113,31 +104,19 @@ class Listing:
 
     def inside(self) -> Tensor:
         """Return a mask of the entries that are not padding, ``(B, *shape)`` bool."""
-        result = torch.zeros(len(self), *self.shape, dtype=torch.bool)
-        for b, window in enumerate(self.windows):
-            result[b][window] = True
-        return result
+        ones = (torch.ones(1, *members.shape[1:]) for members in self.members)
+        return torch.cat([self.placed(b, one) for b, one in enumerate(ones)]).bool()
 
     def used(self) -> Tensor:
         """Return a mask of the parts of at least one structure, ``(B, *shape)`` bool."""
-        result = torch.zeros(len(self), *self.shape, dtype=torch.bool)
-        for b, window in enumerate(self.windows):
-            result[b][window] = self.members[b].bool().any(0)
-        return result
+        each = (self.placed(b, members) for b, members in enumerate(self.members))
+        return torch.stack([placed.bool().any(0) for placed in each])
 
     def placed(self, b: int, z: Tensor) -> Tensor:
-        """Return arrays of the parts of item b in the shape of the batch.
-
-        Args:
-            b: Number of the item.
-            z: ``(M, *own parts)``.
-
-        Returns:
-            ``(M, *shape)``.
-        """
+        """Return ``z`` ``(M, *own parts)`` of item b in the shape of the batch, ``(M, *shape)``."""
         result = torch.zeros(len(z), *self.shape, dtype=z.dtype)
-        every = (slice(None), *self.windows[b])
-        result[every] = z
+        window = (slice(None), *self.windows[b])
+        result[window] = z
         return result
 
     def totals(self, scores: Tensor, b: int, members: Tensor | None = None) -> Tensor:
@@ -155,14 +134,9 @@ class Listing:
         return self.members[b][kept], totals[kept]
 
     def find(self, b: int, z: Tensor) -> Tensor:
-        """Return the indices of structures in ``members[b]``.
+        """Return the indices ``(R,)`` of structures ``(R, *shape)`` in ``members[b]``.
 
-        Args:
-            b: Number of the item.
-            z: ``(R, *shape)``, the structures.
-
-        Returns:
-            ``(R,)``; −1 for arrays that are not in ``members[b]`` or have a part in the padding.
+        An array that is not in ``members[b]``, or has a part in the padding, has the index −1.
         """
         window = (slice(None), *self.windows[b])
         own = z[window].flatten(1).to(torch.float64)

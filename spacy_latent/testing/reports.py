@@ -99,17 +99,14 @@ class Report:
         found: Tensor,
         expected: Tensor,
         rtol: float = 0.0,
-        atol: float = 0.0,
+        atol: float | None = None,
     ) -> None:
         """Assert that two tensors are equal up to a tolerance; NaN is not equal to anything.
 
-        The tolerance is ``atol`` + ``rtol`` · |expected|.
+        The tolerance is ``atol`` + ``rtol`` · |expected|. Both are equal if ``atol`` is None.
         """
-        if found.shape != expected.shape:
-            self.fail(
-                operation,
-                f"{item}: given shape {tuple(found.shape)}, expected {tuple(expected.shape)}.",
-            )
+        atol = rtol if atol is None else atol
+        self.has_shape(operation, item, found, tuple(expected.shape))
         if torch.allclose(found.detach(), expected.detach().to(found), rtol=rtol, atol=atol):
             return
         unknown = found.detach().isnan().nonzero().tolist()
@@ -149,9 +146,7 @@ class Report:
         """Assert that the code inside the context raises ``error``.
 
         Args:
-            operation: Name of the operation.
             given: Description of the argument.
-            error: Class of the expected error.
             says: Text that the error message must contain as a whole word.
 
         Yields:
@@ -226,7 +221,6 @@ class Report:
         a kink, and several gradients are valid.
 
         Args:
-            operation: Name of the operation.
             where: Description of the point.
             function: Function of a tensor with the items first, as in ``at``.
             at: The point.
@@ -249,14 +243,8 @@ class Report:
             expected = (0.5 * (after + before) * factors).reshape(len(at), -1).sum(1)
             found = (given * direction).flatten(1).sum(1)
             for b in smooth.nonzero().flatten().tolist():
-                self.same(
-                    what,
-                    f"{where}, item {b} along direction {number}",
-                    found[b],
-                    expected[b],
-                    1e-3,
-                    SMOOTH * size,
-                )
+                there = f"{where}, item {b} along direction {number}"
+                self.same(what, there, found[b], expected[b], 1e-3, SMOOTH * size)
 
     @contextmanager
     def works(self, operation: str, given: str = "") -> Iterator[None]:
