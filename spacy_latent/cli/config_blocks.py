@@ -226,11 +226,14 @@ def layer_blocks(structure: str, estimator: str) -> dict[str, Block]:
 
 
 def check_texts(name: str, block: Block, structure: Block) -> None:
-    """Raise LatentError unless the structure and the component need the same number of texts.
+    """Check that the structure and the component need the same number of texts.
 
     Args:
-        block: Block of its latent layer, or of the embedder that gets one. A model that composes
-            two texts separately is refused as well.
+        block: Block of its latent layer, or of the embedder that gets one.
+
+    Raises:
+        LatentError: If the structure aligns two texts and the component has one, the structure is
+            over one text and the model aligns two, or the model composes two texts apart.
     """
     from spacy.util import registry
 

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 
 def config_overrides(arguments: list[str]) -> dict[str, Any]:
-    """Return the settings of a config on the command line, as in ``spacy train``."""
+    """Return the settings of a config on the command line, as in ``spacy train``.
+
+    Raises:
+        LatentError: If an option names no setting.
+    """
     from click import NoSuchOption
     from spacy.cli._util import parse_config_overrides
 

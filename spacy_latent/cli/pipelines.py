@@ -155,7 +155,11 @@ def not_calibrated(nlp: Language, docs: Iterable[Doc], names: Iterable[str]) -> 
 
 
 def made_doc(nlp: Language, text: str) -> Doc:
-    """Return the tokens of a text; one longer than ``nlp.max_length`` raises LatentError."""
+    """Return the tokens of a text.
+
+    Raises:
+        LatentError: If the text is longer than ``nlp.max_length``.
+    """
     if len(text) > nlp.max_length:
         raise LatentError(
             f"A text has {number_of(len(text), 'character', ',')}, and the pipeline reads "

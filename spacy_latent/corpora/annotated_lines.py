@@ -67,7 +67,10 @@ class Line:
 def annotated_rows(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the values in the lines of .jsonl, or in the list of .json, with their places.
 
-    A place is "line 3" or "text 3". No JSON, and half of a surrogate pair, are errors.
+    A place is "line 3" or "text 3".
+
+    Raises:
+        LatentError: if the file is not JSON, or has half of a surrogate pair.
     """
     if path.suffix != ".json":
         for number, row in json_lines(path):
@@ -102,7 +105,7 @@ def read_line(
     span_keys: Sequence[str] = (),
     rejected_key: str | None = None,
 ) -> Line:
-    """Read a line; other formats are an error.
+    """Read a line.
 
     Args:
         row: value of the line. It has "text" or "tokens", and any annotation: the keys of spaCy's
@@ -113,6 +116,9 @@ def read_line(
         span_keys: groups of ``doc.spans`` that also get the spans.
         rejected_key: group of ``doc.spans`` for the spans of lines with the answer reject. The
             tokens of such a line are not annotated. None leaves these lines out.
+
+    Raises:
+        LatentError: if the line has another format.
     """
     row = _object_of(row, place)
     is_partial = _is_question(row) and not _asks_for_category(row)

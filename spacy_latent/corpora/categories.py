@@ -10,7 +10,11 @@ from spacy_latent.errors import LatentError
 
 
 def read_categories(row: dict[str, Any], place: str) -> dict[str, float] | None:
-    """Return the labels and numbers under "cats", None if there are none; refuse other values."""
+    """Return the object of labels and numbers under "cats", or None if it is missing or empty.
+
+    Raises:
+        LatentError: if "cats" is anything else.
+    """
     cats = row.get("cats")
     if cats is None or cats == {}:
         return None

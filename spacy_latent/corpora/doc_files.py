@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 def stored_docs(path: Path, vocab: Vocab) -> Iterator[Doc]:
-    """Yield the docs of a file, or raise LatentError with its name."""
+    """Yield the docs of a file.
+
+    Raises:
+        LatentError: if the file is damaged or has another format; it names the file.
+    """
     from spacy.tokens import DocBin
 
     try:

@@ -76,7 +76,11 @@ def _links(
 def split_paraphrases(
     paraphrases: list[Paraphrase], seed: int
 ) -> dict[str, list[tuple[Paraphrase, str]]]:
-    """Return shuffled (pair, label) of "train", four fifths, and "dev", with negative pairs."""
+    """Split the pairs into "train" and "dev", four fifths and one fifth.
+
+    Returns:
+        Shuffled (pair, label) of each part, including the negative pairs.
+    """
     rng = random.Random(seed)
     order = list(paraphrases)
     rng.shuffle(order)

@@ -45,7 +45,11 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
 
 
 def to_biluo(tags: Sequence[str]) -> list[str]:
-    """Convert tags as in :func:`to_iob2` to the scheme that spaCy reads."""
+    """Convert tags to the scheme that spaCy reads.
+
+    Args:
+        tags: tags as in :func:`to_iob2`.
+    """
     found = to_iob2(tags)
     made = []
     for tag, after in zip(found, [*found[1:], OUTSIDE]):
@@ -72,6 +76,9 @@ def read_iob(
         columns: columns of the token and of its tag.
         comments: whether lines that begin with "#" are comments.
         left_out: types of entities whose tags are read as O.
+
+    Raises:
+        LatentError: if a line lacks the columns, or if its tag is not of entities.
     """
     tokens: list[str] = []
     tags: list[str] = []

@@ -29,9 +29,12 @@ OF_EACH_SIDE = 1000
 
 
 def read_products(texts: Mapping[str, str], seed: int, count: int) -> list[tuple[str, str]]:
-    """Return (text, label), ``count`` of each side, shuffled, from the published file of each side.
+    """Return (text, label), ``count`` of each side, shuffled.
 
     Texts have three words or more. Duplicates, and texts that occur on both sides, are left out.
+
+    Args:
+        texts: published file of each side.
     """
     sides = {
         side: {" ".join(line.lower().split()) for line in lines_of_side(text, side)}

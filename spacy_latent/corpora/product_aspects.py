@@ -75,9 +75,12 @@ def lines_of_side(text: str, side: str) -> list[str]:
 
 
 def read_phrases(texts: Mapping[str, str]) -> list[Phrase]:
-    """Return the phrases of two to six words of the published files, in alphabetical order.
+    """Return the phrases of two to six words, in alphabetical order.
 
     Phrases that occur on both sides, or are about several aspects, are left out.
+
+    Args:
+        texts: published file of each side.
     """
     sides: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for side, text in texts.items():
@@ -109,7 +112,11 @@ def split_phrases(phrases: Sequence[Phrase], seed: int) -> dict[str, list[Phrase
 def make_review(
     phrases: Mapping[tuple[str | None, bool], list[Phrase]], rng: random.Random
 ) -> list[Phrase]:
-    """Draw the phrases of one review, in their order, from phrases by aspect and side."""
+    """Draw the phrases of one review, in their order.
+
+    Args:
+        phrases: phrases by aspect and side.
+    """
     chosen = [
         rng.choice(phrases[aspect, rng.random() < 0.5])
         for aspect in (*ASPECTS, None)

@@ -29,7 +29,11 @@ Pair = dict[str, object]
 
 
 def read_pairs(texts: dict[str, str]) -> list[Pair]:
-    """Return pairs of words with a label, from a file of each field with a line for each pair."""
+    """Return pairs of words with a label.
+
+    Args:
+        texts: file of each field, with a line for each pair.
+    """
     columns = {name: [line.strip() for line in text.split("\n")] for name, text in texts.items()}
     sizes = {name: len(lines) for name, lines in columns.items()}
     if len(set(sizes.values())) > 1:

@@ -47,7 +47,8 @@ def published(table: str) -> dict[str, Source]:
 def read_source(source: Source, downloads: Path) -> str:
     """Return the text of a source, from SPACY_LATENT_DATA if set, else from ``downloads``.
 
-    A file that is missing, or not the published one, is an error.
+    Raises:
+        LatentError: if the file is missing or is not the published one.
     """
     data = os.environ.get(DATA_VARIABLE)
     path = Path(data) / source.folder / source.name if data else downloads / source.name

@@ -96,7 +96,11 @@ def align_spans(triples: dict[Triple, Bounds], doc: Doc, misaligned: list[str]) 
 
 
 def first_overlap(spans: Iterable[Triple]) -> tuple[Triple, Triple] | None:
-    """Return the first two overlapping spans of sorted ones, or None."""
+    """Return the first two overlapping spans, or None.
+
+    Args:
+        spans: sorted.
+    """
     return next(((a, b) for a, b in pairwise(spans) if b[0] < a[1]), None)
 
 

@@ -31,7 +31,14 @@ def check_encoding(path: Path) -> None:
 
 @contextmanager
 def opened(path: Path, newline: str | None = None) -> Iterator[TextIO]:
-    """Open a file in UTF-8 without its byte order mark; the error of another names its line."""
+    """Open a file in UTF-8, without the byte order mark at its start.
+
+    Args:
+        newline: as in ``open``.
+
+    Raises:
+        LatentError: if the encoding is another one; it names the line.
+    """
     check_encoding(path)
     try:
         with path.open(encoding="utf-8-sig", newline=newline) as file:
@@ -56,7 +63,11 @@ def _not_utf_8(path: Path) -> str:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file as :func:`opened` reads it."""
+    r"""Return the text of a file in UTF-8, without byte order mark, with lines ending in ``\n``.
+
+    Raises:
+        LatentError: if the encoding is another one.
+    """
     with opened(path) as file:
         return file.read()
 
@@ -64,7 +75,10 @@ def read_text(path: Path) -> str:
 def forgiving_lines(path: Path) -> list[str]:
     """Return the lines of a file, without their ends, with U+FFFD for invalid bytes.
 
-    Use it for files in which not every character matters. UTF-16 is an error.
+    Use it for files in which not every character matters.
+
+    Raises:
+        LatentError: if the file is in UTF-16.
     """
     check_encoding(path)
     with path.open(encoding="utf-8-sig", errors="replace") as file:
@@ -72,7 +86,11 @@ def forgiving_lines(path: Path) -> list[str]:
 
 
 def lines_of(stream: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of standard input in UTF-8, without their ends and the byte order mark."""
+    """Yield the lines of standard input, without their ends and the byte order mark.
+
+    Raises:
+        LatentError: if the encoding is not UTF-8.
+    """
     try:
         for number, line in enumerate(stream, 1):
             # With the error handler "surrogateescape" (set by prepare_streams, and by Python in the
@@ -90,7 +108,11 @@ def lines_of(stream: Iterable[str]) -> Iterator[str]:
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield the number of each line of JSON, from 1, and its value, without empty lines."""
+    """Yield the number of each line of JSON, from 1, and its value, without empty lines.
+
+    Raises:
+        LatentError: if a line is not JSON.
+    """
     with opened(path, newline="\n") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
@@ -101,7 +123,14 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def json_value(text: str, path: Path, first: int = 1) -> Any:
-    """Return the value of JSON. For errors, its first line has the number ``first``."""
+    """Return the value of JSON.
+
+    Args:
+        first: number of the first line of the text in the file.
+
+    Raises:
+        LatentError: if it is not JSON; it names the line and the column.
+    """
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

@@ -26,7 +26,11 @@ ATTRIBUTES = [IDX, LENGTH, SENT_START, ENT_IOB, ORTH, SPACY]
 
 
 def pyarrow() -> ModuleType:
-    """Return the module pyarrow, or raise LatentError if it is not installed."""
+    """Return the module pyarrow.
+
+    Raises:
+        LatentError: If pyarrow is not installed.
+    """
     try:
         import pyarrow
         import pyarrow.parquet

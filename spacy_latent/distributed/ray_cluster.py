@@ -23,7 +23,14 @@ LOOPBACK = ("127.", "::1")
 
 
 def part_of_ray(name: str, instead: str) -> Any:
-    """Import a module of Ray, or raise LatentError with a sentence on the alternative to Ray."""
+    """Import a module of Ray.
+
+    Args:
+        instead: Sentence on the alternative without Ray, for the message.
+
+    Raises:
+        LatentError: If Ray is not installed.
+    """
     try:
         return import_module(name)
     except ImportError as error:

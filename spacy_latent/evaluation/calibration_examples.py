@@ -32,13 +32,17 @@ CALIBRATED: dict[str, tuple[str, Callable[[Language], list[str]]]] = {
 
 
 def kind_of(nlp: Language, component: str | None) -> str:
-    """Return what the probabilities of a component are of: ENTITIES, ARCS or SPANS.
-
-    It is ENTITIES if no component can be calibrated.
+    """Return what the probabilities of a component are of.
 
     Args:
-        component: name of the component; None for the only one that can be calibrated. If there are
-            several kinds, one has to be named.
+        component: name of the component; None for the only one that can be calibrated.
+
+    Returns:
+        ENTITIES, ARCS or SPANS. It is ENTITIES if no component can be calibrated.
+
+    Raises:
+        LatentError: if components of several kinds are there and none is named, or if the named
+            one cannot be calibrated and others can.
     """
     kinds = {name: kind for kind, names in CALIBRATED.values() for name in names(nlp)}
     if component is not None:
@@ -79,7 +83,11 @@ def choose_component(nlp: Language, component: str | None, factory: str) -> str:
 
 
 def given_examples(asked: str, given: Examples) -> list[Example]:
-    """Return examples for the function ``asked``; refuse other objects and an empty list."""
+    """Return the examples as a list, and refuse other objects and an empty list.
+
+    Args:
+        asked: name of the function that was given the examples.
+    """
     made: object = given() if callable(given) else given
     if not isinstance(made, Iterable):
         source = "given a function that returned" if callable(given) else "given"
@@ -107,7 +115,11 @@ def given_examples(asked: str, given: Examples) -> list[Example]:
 def examples_up_to(
     asked: str, nlp: Language, name: str, given: Examples, progress: Progress
 ) -> list[Example]:
-    """Return examples with tokens for ``asked``, processed by the components before one."""
+    """Return examples with tokens, processed by the components before one.
+
+    Args:
+        asked: name of the function that was given the examples.
+    """
     examples = given_examples(asked, given)
     docs = [example.predicted for example in examples]
     for before, pipe in nlp.pipeline:

@@ -231,12 +231,14 @@ def choose_confidence(
 
     The candidates are no change; a slope and a shift; and these with a shift for each label, if
     there are several. They are fitted to all folds but one, in turn. The loss is −log of the
-    probability of the true outcome. Return the choice, fitted to all entities, and the mean loss of
-    each candidate.
+    probability of the true outcome.
 
     Args:
         folds: fold of each text, ``(D,)``.
         mapped: True for a slope and a shift in any case, False for no change.
+
+    Returns:
+        The choice, fitted to all entities, and the mean loss of each candidate.
     """
     said, right = np.asarray(found.probabilities), np.asarray(found.correct, dtype=bool)
     if mapped is False or not len(said):

@@ -57,11 +57,17 @@ def control_config(
     words: Sequence[str] = (),
     components: Sequence[str] = (),
 ) -> tuple[Config, list[Change]]:
-    """Copy a training config, with given trees in its latent layers, and list the changes.
+    """Copy a training config, so that its latent layers compose with given trees.
 
     Args:
         trees, seed, words: see :class:`~spacy_latent.estimators.given_trees.GivenTrees`.
         components: names of the components to change; all with a latent layer if empty.
+
+    Returns:
+        The copy, and the list of its changes.
+
+    Raises:
+        LatentError: if there is nothing to change.
     """
     from spacy_latent.estimators.given_trees import GivenTrees
 

@@ -64,7 +64,11 @@ class SetScores:
     sets: int
 
     def least(self, coverage: float) -> float:
-        """Return the least confidence of members of sets with this coverage."""
+        """Return the least confidence of members of sets with this coverage.
+
+        Raises:
+            LatentError: if there are too few texts, or if even the largest sets cover less.
+        """
         lacking = (
             f"more than {1 - coverage:.2g} of the {plural(self.noun)} of a text are less probable "
             f"than {LEAST_IN_SETS}, or are not possible, such as heads in another sentence"
@@ -87,10 +91,11 @@ def useful_threshold(
 ) -> float:
     """Return the threshold of :func:`conformal_threshold` with a margin for rounding.
 
-    It is an error if there are too few texts, or if the threshold is below LEAST_IN_SETS.
-
     Args:
-        lacking: why sets of useful size cover less, for this error.
+        lacking: why sets of useful size cover less, for an error.
+
+    Raises:
+        LatentError: if there are too few texts, or if the threshold is below LEAST_IN_SETS.
     """
     found = conformal_threshold(scores, coverage, texts, noun)
     if found < LEAST_IN_SETS:

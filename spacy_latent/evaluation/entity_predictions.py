@@ -55,7 +55,11 @@ def fit_of_scores(
 def judge(
     pipe: Any, examples: Sequence[Example], progress: Progress, sizes: list[int] | None = None
 ) -> JudgedEntities:
-    """Compare predictions with the references, and append the sizes of the sets to ``sizes``."""
+    """Compare the predictions of the component with the references.
+
+    Args:
+        sizes: list to which the sizes of the sets are appended.
+    """
     with changed(pipe.cfg, annotate="probabilities", alternatives=0, min_confidence=0.0):
         for batch in _batches(examples, progress, "Entities"):
             docs = [example.predicted for example in batch]

@@ -114,7 +114,11 @@ def _copy(doc: Doc) -> Doc:
 def find_prediction(
     pipe: Any, name: str, doc: Doc, before: Doc, label: str | None, entity: int
 ) -> Category | Entity:
-    """Return the prediction that ``explain`` is to explain, in the docs of :func:`read`."""
+    """Return the prediction to explain; see :func:`~spacy_latent.evaluation.explanation.explain`.
+
+    Args:
+        doc, before: result of :func:`read`.
+    """
     if isinstance(pipe, ENTITY_FINDERS):
         return Entity.found(pipe, name, doc, before, label, entity)
     return Category.found(pipe, name, doc, label)

@@ -70,13 +70,14 @@ class ComparedLayer:
         known: Sequence[int],
         whole: Callable[[Sequence[SpanStructure], list[np.ndarray] | None], Whole],
     ) -> dict[str, dict[int, Whole]]:
-        """Collect the structures of known docs by the name of the row and the index of the doc.
-
-        There is a row for the layer, for each control, and for random structures.
+        """Collect the structures of known docs for the layer, each control and random structures.
 
         Args:
             whole: function that joins the structures of a doc. Its arguments are the spans of the
                 doc, and structures to use in place of theirs, or None.
+
+        Returns:
+            The joined structures, by the name of the row and the index of the doc.
         """
         names = list(next((c for d in known for c in self.controls[d]), {}))
         found = {self.key: {d: whole(self.spans[d], None) for d in known}}

@@ -119,7 +119,10 @@ class ScoreFit:
         return point.detach()
 
     def cross_fit(self, start: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Fit the point on all folds but one, in turn, with a search that begins at ``start``.
+        """Fit the point on all folds but one, in turn.
+
+        Args:
+            start: point at which the search begins, with or without biases.
 
         Returns:
             The point of each fold, and the loss of each doc at the point fitted on the other folds,

@@ -130,7 +130,7 @@ def generate(
     min_depth: int = 0,
     without: Container[str] = (),
 ) -> list[list[list[str]]]:
-    """Generate splits of the given sizes, lists of tokens of which no two are the same.
+    """Generate splits of the given sizes, in which no expression occurs twice.
 
     Args:
         max_depth: as published. The root has depth 1 and all nodes at this depth are digits, so
@@ -139,6 +139,9 @@ def generate(
         min_depth: least number of levels of lists, as in :func:`depth`.
         without: expressions to leave out, with their tokens joined by spaces.
         progress: function that is called with 1 for each expression.
+
+    Returns:
+        For each split a list of expressions, each a list of tokens.
     """
     unknown = [name for name in operators if name not in OPERATORS]
     if unknown or not operators:
@@ -319,7 +322,11 @@ def gold_doc(nlp: Language, label: str, tokens: list[str], heads: bool = True) -
 def make_example(
     nlp: Language, label: str, tokens: list[str], heads: bool, brackets: str
 ) -> Example:
-    """Make the example of an expression; for the arguments see ``curriculum.read_listops_v1``."""
+    """Make the example of an expression.
+
+    Args:
+        heads, brackets: see :func:`spacy_latent.listops.curriculum.read_listops_v1`.
+    """
     from spacy.tokens import Doc
     from spacy.training import Example
 

@@ -14,7 +14,11 @@ SUM = "SM"
 
 
 def groups_by_depth(expressions: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
-    """Return a bool mask of the expressions of each depth of nested lists, in ascending order."""
+    """Group expressions by the depth of their nested lists.
+
+    Returns:
+        For each depth, ascending, a bool mask ``(number of expressions,)``.
+    """
     levels = np.array([depth(tokens) for tokens in expressions], dtype=int)
     return {str(level): levels == level for level in np.unique(levels)}
 

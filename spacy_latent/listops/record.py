@@ -22,7 +22,11 @@ CALLED_FIRST = {"accuracy": "cats_micro_f", "spans": "brackets"}
 
 
 def key_of(measure: str, corpus: str | None) -> str:
-    """Return the name of a measure in raw results, for a corpus, or None for the first corpus."""
+    """Return the name of a measure in the raw results of ``benchmarks learning``.
+
+    Args:
+        corpus: name of the corpus, None for the first one.
+    """
     name = CALLED.get(measure, measure)
     return CALLED_FIRST.get(measure, name) if corpus is None else f"{name} {corpus}"
 
@@ -64,6 +68,9 @@ def recorded_runs(path: Path) -> dict[int, Scores]:
 
     Only runs with the config of the last line and without changed settings count. The last run of
     each seed counts.
+
+    Raises:
+        LatentError: if the file is missing or has other lines.
     """
     if not path.exists():
         raise LatentError(f"{path} does not exist; expected a file of recorded runs.")

@@ -63,7 +63,14 @@ TAGS: dict[Task, Callable[[Sequence[str]], list[str]]] = {
 
 
 def write_tagged(source: Path, target: Path, task: Task, heads: bool, limit: int = 0) -> int:
-    """Write the expressions of a file as docs, with trees if ``heads``, and return their number."""
+    """Write the expressions of one file as docs to ``target``.
+
+    Args:
+        heads: whether the docs get their trees.
+
+    Returns:
+        The number of docs.
+    """
     from spacy.tokens import Doc, DocBin
     from spacy.vocab import Vocab
 

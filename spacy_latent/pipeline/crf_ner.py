@@ -188,7 +188,11 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
     # ---------------------------------------------------------------- prediction
 
     def predict(self, docs: Iterable[Doc]) -> list[annotations.SpanStructure | None]:
-        """Return the best sequence of tags of each doc, or None for an empty doc."""
+        """Find the best sequence of tags of each doc.
+
+        Returns:
+            One structure for each doc, or None for an empty doc.
+        """
         from spacy_latent.layers.batch_interventions import naming_interventions
 
         docs = list(docs)
@@ -420,7 +424,11 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
     def get_loss(
         self, examples: Iterable[Example], scores: "TagScores"
     ) -> tuple[float, "TagScores"]:
-        """Return the loss summed over docs, and its gradient for the scores."""
+        """Compute the loss of a batch.
+
+        Returns:
+            The loss summed over docs, and its gradient for the scores.
+        """
         loss, gradient, _ = self._loss_with_counts(examples, scores)
         return loss, gradient
 
@@ -524,6 +532,9 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
 
         Args:
             labels (Sequence[str]): names of labels, as ``spacy init labels`` writes them.
+
+        Raises:
+            LatentError: if ``labels`` is not a list of names.
         """
         from spacy_latent.models.crf_tagger import begin_outside
         from spacy_latent.models.tag_sources import keep_sources

@@ -51,9 +51,10 @@ def refuse_supervision(name: str, layer: LatentModule, loss: str) -> None:
 def begin_supervised_update(
     pipe: Any, examples: list[Example], losses: dict[str, float]
 ) -> tuple[list[Floats2d], Callable]:
-    """Return the vectors of each doc of a batch, and the callback for their gradients.
+    """Compute the vectors of a batch and the loss of its gold structures, which enters ``losses``.
 
-    The loss of the gold structures is added to ``losses``.
+    Returns:
+        The vectors of each doc, and the callback for their gradients.
     """
     from spacy_latent.models.latent_tok2vec import latent_layer, run
     from spacy_latent.models.supervision import Supervision, gold_structures

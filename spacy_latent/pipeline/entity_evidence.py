@@ -72,7 +72,11 @@ class EvidenceSettings:
 
     @classmethod
     def of_block(cls, name: str, block: object) -> EvidenceSettings:
-        """Make the settings from a block of the config; an invalid one is an error."""
+        """Make the settings from a block of the config.
+
+        Raises:
+            LatentError: if the block is invalid.
+        """
         if block is None:
             return cls()
         known = [one.name for one in fields(cls)]
@@ -140,8 +144,11 @@ class EvidenceSettings:
     def flags_of(self, doc: Doc) -> list[Flag]:
         """Return the flags of a text, sorted by label.
 
-        ``doc._.entity_flags`` takes precedence over categories. Invalid and contradictory values
-        are errors.
+        ``doc._.entity_flags`` takes precedence over categories.
+
+        Raises:
+            LatentError: if a value is not from 0 to 1, or if two certain flags contradict each
+                other.
         """
         found: dict[str, Flag] = {}
         for category, label in self.flags.items():

@@ -46,14 +46,20 @@ class EntityGold:
     def allowed(
         self, example: Example, reader: EvidenceReader, refuse_unknown: bool = True
     ) -> Tensor:
-        """Return the tags that agree with the reference, as a mask ``(n, K)`` bool.
+        """Return the tags that agree with the reference.
 
-        All tags agree if the annotation of a token is missing or misaligned, and all tags of a
-        label if the text was not annotated for it. At white space, only annotation lets an entity
+        If the annotation of a token is missing or misaligned, all tags agree. All tags of a label
+        agree if the text was not annotated for it. At white space, only annotation lets an entity
         begin or end.
 
         Args:
             refuse_unknown: whether an unknown label is an error. If not, no tag agrees with it.
+
+        Returns:
+            A mask ``(n, K)`` bool.
+
+        Raises:
+            LatentError: if a label is unknown and ``refuse_unknown`` is set.
         """
         import torch
 
@@ -124,8 +130,10 @@ class EntityGold:
     def incorrect_runs(self, example: Example) -> list[Run]:
         """Return the tags of spans that are known to be wrong.
 
-        Spans with an unknown label are left out, as in ``ner``. A span that is an entity of the
-        reference is an error.
+        Spans with an unknown label are left out, as in ``ner``.
+
+        Raises:
+            LatentError: if such a span is an entity of the reference.
         """
         from spacy_latent.models.tag_evidence import Run
 

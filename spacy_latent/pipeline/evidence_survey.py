@@ -162,9 +162,12 @@ class EvidenceSurvey:
 
 
 def lost_by_augmenter(nlp: Language | None, examples: Iterable[Example]) -> str:
-    """Describe the evidence that an augmenter of the training corpus loses, or return "".
+    """Describe the loss of evidence in the texts that an augmenter of the training corpus changes.
 
     Augmenters of spaCy make new docs without ``doc.user_data``.
+
+    Returns:
+        Sentences, or an empty string if there is no augmenter or no such evidence.
     """
     augmenter = None if nlp is None else training_reader(nlp).get("augmenter")
     if not augmenter or not any(

@@ -101,7 +101,8 @@ def reads_pairs(nlp: Language) -> bool:
 def choose_components(nlp: Language, component: str | None, annotating: bool = False) -> list[str]:
     """Return the name of this component of :func:`latent_components`, or all names if it is None.
 
-    A component without such structures is an error.
+    Raises:
+        LatentError: if there is no such component.
     """
     latent = list(latent_components(nlp, annotating))
     there = ", ".join(nlp.pipe_names) or "none"
@@ -240,7 +241,12 @@ def applied(pipe: Any, docs: list[Doc], batch_size: int) -> Iterable[Doc]:
 
 
 def refuse_lost(given: int, left: int, noun: str, advice: str) -> None:
-    """Raise LatentError if an error handler of the pipeline dropped some of the texts."""
+    """Raise LatentError if an error handler of the pipeline dropped some of the texts.
+
+    Args:
+        noun: noun for one text.
+        advice: sentence of advice.
+    """
     if left != given:
         raise LatentError(
             f"An error handler of the pipeline let go {given - left} of {number_of(given, noun)}, "

@@ -194,7 +194,11 @@ class LatentEncoder(TrainedComponent):
     # ---------------------------------------------------------------- prediction
 
     def predict(self, docs: Iterable[Doc]) -> "Predictions":
-        """Return the LatentBatch of the docs, and the structures of each doc."""
+        """Compute vectors and structures.
+
+        Returns:
+            The LatentBatch of the docs, and the structures of each doc.
+        """
         from spacy_latent.models.latent_tok2vec import latent_layer, run
         from spacy_latent.models.structure_reader import read_structures
 

@@ -138,7 +138,12 @@ class LatentParser(LabelledComponent[ParseCalibration]):
     # ---------------------------------------------------------------- prediction
 
     def predict(self, docs: Iterable[Doc]) -> list["Parse | None"]:
-        """Return a :class:`~spacy_latent.models.parses.Parse` of each doc, None of an empty one."""
+        """Parse the docs.
+
+        Returns:
+            A :class:`spacy_latent.models.parses.Parse` for each doc, or None for a doc without
+            tokens.
+        """
         from spacy_latent.models.added_labels import UNTRAINED
         from spacy_latent.models.labelled_parser import run_on_rows
         from spacy_latent.models.parses import Request, parse
@@ -253,6 +258,9 @@ class LatentParser(LabelledComponent[ParseCalibration]):
 
         Args:
             labels (Sequence[str]): names of labels, as ``spacy init labels`` writes them.
+
+        Raises:
+            LatentError: if ``labels`` is not a list of names.
         """
         from spacy_latent.models.evidence_bound import begin_word_objective
         from spacy_latent.models.labelled_parser import word_objective_of

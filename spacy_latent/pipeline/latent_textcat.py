@@ -148,9 +148,11 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
     # ---------------------------------------------------------------- prediction
 
     def predict(self, docs: Iterable[Doc]) -> "Predictions":
-        """Predict scores ``(D, labels)`` and the structures of each doc.
+        """Predict scores and structures.
 
-        With spans_key there is also the weight of each word in the rationale of each doc.
+        Returns:
+            Scores ``(D, labels)``; the structures of each doc; and, with spans_key, the weight of
+            each word in the rationale of each doc.
         """
         from spacy_latent.models.latent_text_classifier import latent_layer, run
         from spacy_latent.models.structure_reader import read_structures
@@ -185,6 +187,9 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
 
         Until the component is trained on, other predictions do not change and no text has the new
         label. With a score_range, the number of the new label is at first the middle of the range.
+
+        Raises:
+            LatentError: if the label is empty.
         """
         from spacy_latent.models.latent_text_classifier import begin_as_absent
 
@@ -227,8 +232,11 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         """Initialise as ``textcat`` does.
 
         Args:
-            labels (Iterable[str]): two names of labels or more; if None, the labels of the
-                examples.
+            labels (Iterable[str]): names of labels; if None, the labels of the examples.
+
+        Raises:
+            LatentError: if there are fewer than two labels, if ``labels`` is not a list of names,
+                or if training ends before its last stage.
         """
         self.check_initialize(get_examples, nlp)
         given = labels is not None
@@ -368,7 +376,11 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         return self.model.get_ref("latent")
 
     def backprop_further(self) -> bool:
-        """Backpropagate the next further step on the last batches, and return if there was one."""
+        """Backpropagate the next further step on the batches of the last updates.
+
+        Returns:
+            Whether there was such a step.
+        """
         if not self._further:
             return False
         self._further.pop(0)()
@@ -381,11 +393,14 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
     def get_loss(  # type: ignore[override]
         self, examples: Iterable[Example], scores: "TextPredictions"
     ) -> tuple[float, tuple["Tensor", ...]]:
-        """Return the mean loss, and the gradients summed over docs as in spaCy's textcat.
+        """Compute the mean loss and its gradients.
 
-        There are gradients of the logits, weights and log-probabilities of each structure, of the
-        extras, and of the terms of a bound on the evidence. Docs without tokens do not count, since
-        their scores are always 0.
+        Docs without tokens do not count, since their scores are always 0.
+
+        Returns:
+            The mean loss, and the gradients summed over docs as in spaCy's textcat. There are
+            gradients of the logits, weights and log-probabilities of each structure, of the extras,
+            and of the terms of a bound on the evidence.
         """
         import torch
 
@@ -469,7 +484,13 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         sgd: Optimizer | None = None,
         losses: dict[str, float] | None = None,
     ) -> dict[str, float]:
-        """Keep predictions of earlier labels close to those before training was resumed."""
+        """Keep the predictions close to those before training was resumed.
+
+        Labels that were added since do not count.
+
+        Returns:
+            The losses, including this component's.
+        """
         from spacy_latent.models.added_labels import UNTRAINED
 
         losses = {} if losses is None else losses

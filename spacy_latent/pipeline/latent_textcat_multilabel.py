@@ -151,10 +151,13 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
     ) -> None:
         """Initialise as ``textcat_multilabel`` does; one label is enough.
 
-        Warn, with JudgedAsLabels, if numbers in a score_range would be scored as labels.
+        Warns, with JudgedAsLabels, if numbers in a score_range would be scored as labels.
 
         Args:
             labels (Iterable[str]): names of labels; if None, the labels of the examples.
+
+        Raises:
+            LatentError: if ``labels`` is not a list of names.
         """
         self.check_initialize(get_examples, nlp)
         warn_judged_as_labels(self)

@@ -74,6 +74,10 @@ class ParseCalibration(ConfidenceMap):
         """Return the confidences that a whole tree is right, without and with its labels.
 
         The second is at most the first. The maps of the two are fitted apart, and could disagree.
+
+        Args:
+            whole: probability of the tree.
+            labelled: its probability with labels.
         """
         tree = confidence_of(whole, self.tree_slope, self.tree_shift, LEAST_TREE)
         slope, shift = self.labelled_tree_slope, self.labelled_tree_shift

@@ -15,10 +15,16 @@ CROSSING, BOUNDING = ["I", "L"], ["B", "L", "U"]
 
 
 def open_tags(doc: Doc, tags: Sequence[str], labels: Sequence[str]) -> np.ndarray | None:
-    """Return a mask ``(n, K)`` bool of the tags of each token, or None if all are possible.
+    """Return the tags that each token may have.
 
     Entities and blocked tokens on the doc stay. Entities do not cross sentences, and do not begin
     or end with white space.
+
+    Args:
+        tags: all tags, K.
+
+    Returns:
+        A mask ``(n, K)`` bool, or None if every token may have every tag.
     """
     found: Any = doc.to_array([ENT_IOB, SENT_START, IS_SPACE])
     # The first token starts no further sentence.
@@ -52,7 +58,11 @@ def prefixes_of(tags: Sequence[str]) -> np.ndarray:
 
 
 def starts_and_spaces(doc: Doc) -> tuple[np.ndarray, np.ndarray]:
-    """Return masks ``(n,)`` of tokens that start a sentence after the first, and of white space."""
+    """Return masks of the tokens that start a sentence after the first, and of white space.
+
+    Returns:
+        Two masks ``(n,)`` bool.
+    """
     return _starts_and_spaces(doc.to_array([SENT_START, IS_SPACE]))
 
 

@@ -135,10 +135,12 @@ class UpstreamListeners:
         self.states = [_state(node) for node in self.nodes]
 
     def wait_for(self, batch: HeldBatch, name: str) -> list[HeldBatch]:
-        """Delay the backward passes below the encoder ``name`` until ``batch`` is flushed.
+        """Delay the backward passes below the encoder called ``name`` until ``batch`` is flushed.
 
         Components other than ``tok2vec`` and ``transformer`` are not delayed, with a warning.
-        Return the delayed batches.
+
+        Returns:
+            The delayed batches.
         """
         held: list[HeldBatch] = []
         for node in self.nodes:

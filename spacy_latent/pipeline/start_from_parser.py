@@ -31,7 +31,11 @@ def build_start_from_parser_v1(
 
 
 def start_from_parser(nlp: Language, path: str | Path, parser: str, encoder: str) -> Language:
-    """Copy the weights of the parser to the encoder, and refuse weights that do not fit."""
+    """Copy the weights of the parser to the encoder.
+
+    Raises:
+        LatentError: if a component is missing, or if the weights do not fit.
+    """
     from spacy_latent.models.labelled_parser import module_of
     from spacy_latent.models.latent_tok2vec import latent_layer
 

@@ -52,7 +52,11 @@ class StoredComponent(BatchedComponent):
     _configured: dict[str, Any]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute, but refuse the name of a setting, since it would have no effect."""
+        """Set an attribute, but refuse the name of a setting, since it would have no effect.
+
+        Raises:
+            LatentError: if the name is a key of ``cfg``.
+        """
         if name in self.__dict__.get("_configured", ()) and not hasattr(type(self), name):
             raise LatentError(
                 f"{self.name}: {name!r} is a setting and no attribute. Change it in cfg: "
@@ -83,7 +87,11 @@ class StoredComponent(BatchedComponent):
         util.to_disk(path, serialize, exclude)
 
     def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> StoredComponent:
-        """Load the component from bytes; damaged or other weights are a LatentError."""
+        """Load the component from bytes.
+
+        Raises:
+            LatentError: if the weights belong to another component, or are damaged.
+        """
         exclude = list(exclude)
         with self._loading("these bytes") as (read_cfg, read_model):
             deserialize: dict[str, Callable] = {
@@ -95,7 +103,12 @@ class StoredComponent(BatchedComponent):
         return self
 
     def from_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> StoredComponent:
-        """Load the component from a directory; damaged or missing files are a LatentError."""
+        """Load the component from a directory.
+
+        Raises:
+            LatentError: if the directory is incomplete, or if the weights belong to another
+                component or are damaged.
+        """
         exclude = list(exclude)
         # Without its cfg a component would have no labels, and find nothing.
         for file in ("model", "cfg"):
@@ -246,10 +259,18 @@ class StoredComponent(BatchedComponent):
         """Bring other parts of the component in line, also after a failure."""
 
     def check_settings(self) -> None:
-        """Raise LatentError for an invalid setting. Called when made, saved and loaded."""
+        """Check the settings when the component is made, saved and loaded.
+
+        Raises:
+            LatentError: if a setting in ``cfg`` is invalid.
+        """
 
     def check_learnt(self) -> None:
-        """Raise LatentError after loading, if training cannot have produced a learnt value."""
+        """Check learnt values after loading.
+
+        Raises:
+            LatentError: if training cannot have produced a value.
+        """
 
 
 def _alike(given: Any, value: Any) -> bool:

@@ -47,7 +47,7 @@ class TrainedComponent(StoredComponent):
     # ---------------------------------------------------------------- labels
 
     def names_given(self, labels: object, sets: bool = False) -> list[Any]:
-        """Return the labels that were passed to initialize() as a list, or raise LatentError.
+        """Return the labels that were passed to initialize(), as a list.
 
         The argument may be anything. If it does not match a type annotation, spaCy's own message
         prints the whole value. A file of labels of another component, such as the moves of ``ner``,
@@ -55,6 +55,9 @@ class TrainedComponent(StoredComponent):
 
         Args:
             sets: whether lists of names may be among the labels.
+
+        Raises:
+            LatentError: if ``labels`` is not a list of names.
         """
         if isinstance(labels, Mapping):
             what = f"a mapping of {reprlib.repr(list(labels))}"
@@ -77,7 +80,11 @@ class TrainedComponent(StoredComponent):
         )
 
     def tell_once(self, what: str, text: str) -> None:
-        """Warn once under the key ``what``, since a corpus could repeat the warning without end."""
+        """Warn once for each component, since a corpus could repeat the warning without end.
+
+        Args:
+            what: key of the warning.
+        """
         warned = self.__dict__.setdefault("_warned", set())
         if what not in warned:
             warned.add(what)
@@ -113,15 +120,21 @@ class TrainedComponent(StoredComponent):
     ) -> None:
         """Check the arguments of initialize() and the pipeline.
 
-        It may lack a component that this one listens to, or end training before the model's last
-        stage.
+        Raises:
+            TypeError, ValueError: from spaCy, if the examples are invalid.
+            LatentError: if the pipeline lacks a component that this one listens to, or if training
+                ends before the last stage of the model.
         """
         validate_get_examples(get_examples, f"{type(self).__name__}.initialize")
         refuse_missing_upstreams(nlp)
         refuse_unreached_stages(self.name, self.model, nlp)
 
     def initialize_model(self, get_examples: Callable[[], Iterable[Example]]) -> None:
-        """Initialise the model with the first docs, from which it infers its widths."""
+        """Initialise the model with the first docs, from which it infers its widths.
+
+        Raises:
+            AssertionError: if there are no docs, as in spaCy's components.
+        """
         sample = [example.predicted for example in sample_of(get_examples())]
         assert sample, Errors.E923.format(name=self.name)
         self.model.initialize(X=[doc for doc in sample if len(doc)] or None)

@@ -62,11 +62,14 @@ class TrainingBatch(HeldBatch):
         return []
 
     def flush(self, complete: bool = True) -> bool:
-        """Backpropagate the gradients that arrived, once, and return whether there were any.
+        """Backpropagate the gradients that arrived, once.
 
         Args:
-            complete: whether no more gradients will arrive. If so, the component learns even
-                without any.
+            complete: whether no more gradients will arrive. If so, the component learns even if no
+                gradient arrived.
+
+        Returns:
+            Whether anything was backpropagated.
         """
         self.flush_waiting()
         gradients = self.nothing if complete else None

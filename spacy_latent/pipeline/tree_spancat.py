@@ -156,7 +156,11 @@ class TreeSpanCategorizer(LabelledComponent[EntityCalibration]):
         return self._add_set([label]) if self._take_label(label) else 0
 
     def add_label_set(self, labels: Iterable[str]) -> int:
-        """Allow a span to have these labels at once, and return 1, or 0 if the set is known."""
+        """Allow a span to have these labels at once.
+
+        Returns:
+            1, or 0 if the set is known.
+        """
         if isinstance(labels, str):
             raise ValueError(Errors.E187)
         names = sorted(set(labels))
@@ -181,7 +185,11 @@ class TreeSpanCategorizer(LabelledComponent[EntityCalibration]):
     # ---------------------------------------------------------------- prediction
 
     def predict(self, docs: Iterable[Doc]) -> list[list["FoundSpans"]]:
-        """Return the spans of each sentence of each doc."""
+        """Find the spans of the docs.
+
+        Returns:
+            For each doc, the spans of each of its sentences.
+        """
         from spacy_latent.models.found_spans import edit_spans, find_spans
         from spacy_latent.models.span_confidence import SpanConfidence
 
@@ -266,7 +274,11 @@ class TreeSpanCategorizer(LabelledComponent[EntityCalibration]):
     def get_loss(
         self, examples: Iterable[Example], scores: "SpanScores"
     ) -> tuple[float, "SpanScores"]:
-        """Return −log p(annotation) summed over docs, and its gradient for the scores."""
+        """Compute the loss of a batch.
+
+        Returns:
+            −log p(annotation) summed over docs, and its gradient for the scores.
+        """
         from spacy_latent.models.span_losses import loss_and_gradient
 
         examples = list(examples)
@@ -293,6 +305,9 @@ class TreeSpanCategorizer(LabelledComponent[EntityCalibration]):
         Args:
             labels (Sequence[str | Sequence[str]]): names of labels, and lists of labels that a span
                 may have at once, as ``spacy init labels`` writes them.
+
+        Raises:
+            LatentError: if ``labels`` has other values.
         """
         from spacy_latent.models.tree_span_classifier import set_classes
 

@@ -19,8 +19,10 @@ def unreached_stages(model: Model, max_steps: int) -> Iterator[str]:
     """Yield a sentence for each last stage that training does not reach.
 
     Stages belong to structures, estimators and choices of candidates. A last stage that begins
-    after ``max_steps`` updates, if not 0, would only be used in prediction. The model need not be
-    initialized.
+    after ``max_steps`` updates would only be used in prediction. The model need not be initialized.
+
+    Args:
+        max_steps: number of updates of the training, 0 for no limit.
     """
     parts = chain.from_iterable(shim.staged for shim in latent_shims(model))
     for staged in parts if max_steps > 0 else ():

@@ -176,7 +176,11 @@ class StructureContract(Staged, ABC):
         return result
 
     def refuse_unrecorded(self, operation: str, scores: Tensor, lengths: Tensor) -> None:
-        """Refuse a value without a gradient if there are parts that could get one."""
+        """Refuse a value without a gradient.
+
+        Raises:
+            LatentError: the value has no gradient, although there are parts that could get one.
+        """
         if scores.numel() and bool(self.part_mask(scores, lengths.to(scores.device)).any()):
             raise LatentError(
                 f"{self.name}: {operation} gave a value that does not depend on the scores, by "

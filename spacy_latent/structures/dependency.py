@@ -129,6 +129,9 @@ class DependencyTree(CompiledStructure):
         """Return arcs ``(n+1, n+1)`` from heads as in :meth:`decode`.
 
         Membership of the result in the set is not checked: see :meth:`contains`.
+
+        Raises:
+            InvalidScores: there is not one head, from 0 to n, for each token.
         """
         heads = np.asarray(gold)
         if heads.shape != (length,) or (length and not 0 <= heads.min() <= heads.max() <= length):
