@@ -231,7 +231,8 @@ def _entities(
 def _of_label_studio(row: dict[str, Any], place: str) -> dict[str, Any]:
     """Return a task of Label Studio as a row of Prodigy's.
 
-    A ground truth is read, or else the first annotation that was not cancelled.
+    Annotations that were cancelled do not count. If there are several, a ground truth is read, or
+    else the first.
     """
     data = row["data"]
     texts = [value for value in data.values() if isinstance(value, str)] if data else []
@@ -282,7 +283,10 @@ def words_of(row: dict[str, Any]) -> list[str] | None:
 
 
 def _asks_for_category(row: dict[str, Any]) -> bool:
-    """Return whether the question was if one category is right; to reject it then is an answer."""
+    """Return whether the question was if one category is right.
+
+    Then a rejection means that the text does not have it.
+    """
     return isinstance(row.get("label"), str) and not row.get("spans")
 
 
@@ -380,7 +384,10 @@ def _tags(tags: list[str | None], doc: Doc, place: str) -> list[str]:
 
 
 def _spans_of(row: dict[str, Any]) -> list[Any] | None:
-    """Return the list of spans under any of its keys, empty for no entity; None without a list."""
+    """Return the list of spans under any of its keys, or None.
+
+    An empty list means that there is no entity.
+    """
     for key in ("spans", "entities", "ents", "label", "labels"):
         value = row.get(key)
         # Doccano's categories are texts in "label".

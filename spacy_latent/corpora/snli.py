@@ -49,7 +49,10 @@ def read_pairs(texts: dict[str, str]) -> list[Pair]:
 
 
 def split_pairs(pairs: list[Pair], seed: int) -> dict[str, list[Pair]]:
-    """Split the premises, four fifths and one fifth, into shuffled "train" and "dev"."""
+    """Split the pairs into "train" and "dev", four fifths and one fifth of the premises.
+
+    Both are shuffled.
+    """
     rng = random.Random(seed)
     premises = sorted({" ".join(pair["text_a"]) for pair in pairs})  # type: ignore[arg-type]
     rng.shuffle(premises)

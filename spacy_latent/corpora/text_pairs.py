@@ -159,7 +159,10 @@ def _missing_of_snli(rows: Iterable[tuple[int, dict[str, Any]]], label: str) -> 
 def _labels(
     path: Path, rows: Iterable[tuple[int, dict[str, Any]]], label: str, lacking: set[str]
 ) -> list[str]:
-    """Return all labels of a file, sorted, and warn if only some pairs have one."""
+    """Return all labels of a file, sorted.
+
+    Warn of pairs without a label if others have one, since training ignores them silently.
+    """
     labels: set[str] = set()
     count, without = 0, []
     for number, row in rows:
@@ -230,7 +233,10 @@ def is_of_pairs(config: Mapping[str, object]) -> bool:
 
 
 def pair_fields(config: Mapping[str, object]) -> tuple[str, str, str]:
-    """Return the fields of both texts and of the label, by the reader of an interpolated config."""
+    """Return the fields of the first text, the second text and the label.
+
+    They are taken from the reader of pairs in an interpolated config, else from its defaults.
+    """
     first, second, label = (_setting(config, key) for key in ("first", "second", "label"))
     return first, second, label
 
@@ -250,7 +256,10 @@ def _setting(config: Mapping[str, object], key: str) -> Any:
 
 
 def field_names(path: Path) -> list[str]:
-    """Return the field names of the first pair of a file; none for a file of docs or no pairs."""
+    """Return the field names of the first pair of a file.
+
+    There are none for a file of docs, and for a file without pairs.
+    """
     if _ending(path) == ".spacy":
         return []
     read = _json_lines if _ending(path) == ".jsonl" else table_rows

@@ -63,7 +63,10 @@ def editable_models(nlp: Language) -> dict[str, Model]:
 
 
 def uneditable(nlp: Language) -> dict[str, str]:
-    """Return why some structures cannot be edited, by the keys of ``doc._.latent``."""
+    """Return the reasons why structures cannot be edited, by the keys of ``doc._.latent``.
+
+    Editable structures are not listed.
+    """
     from spacy_latent.models.inspection import latent_module
     from spacy_latent.models.interventions import why_not_constrainable
     from spacy_latent.pipeline.inspection import latent_components

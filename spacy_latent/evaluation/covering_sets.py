@@ -181,7 +181,12 @@ def _joined(
 def _largest_sets(
     pipe: Any, unchanged: ParseCalibration | EntityCalibration, **settings: Any
 ) -> Iterator[None]:
-    """Store the largest sets, by the own calibration, else by ``unchanged``."""
+    """Let a component store the largest sets, until the context ends.
+
+    Args:
+        unchanged: calibration that is taken if the component has none.
+        settings: further settings of the component.
+    """
     calibration = pipe.calibration or unchanged
     with changed(pipe.cfg, annotate="probabilities", **settings):
         pipe.calibration = replace(calibration, coverage=0.5, least=LEAST_IN_SETS)

@@ -31,7 +31,10 @@ def _batches(
 def fit_of_scores(
     pipe: Any, examples: Sequence[Example], folds: np.ndarray, progress: Progress
 ) -> tuple[ScoreFit, int]:
-    """Return a fit to the scores as trained, and the number of docs without a sequence."""
+    """Return a fit to the scores of examples as trained.
+
+    It comes with the number of docs with whose annotation no sequence of tags agrees.
+    """
     groups, done = [], 0
     for batch in _batches(examples, progress, "Scores"):
         # The weights do not change, so entities with unknown labels cannot be found. They count as

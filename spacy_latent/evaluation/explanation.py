@@ -309,7 +309,10 @@ def _other_words(doc: Doc) -> Doc:
 
 
 def _upstream(nlp: Language, component: str) -> dict[Model, Model]:
-    """Map the listeners of the component, and of those before it, to the models they hear."""
+    """Return the listeners of the component, and of the components that it listens to.
+
+    Each listener is mapped to the model that gives each token a vector.
+    """
     found: dict[Model, Model] = {}
     for name, pipe in nlp.pipeline:
         source: Any = getattr(pipe, "model", None)

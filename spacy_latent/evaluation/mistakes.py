@@ -107,7 +107,11 @@ def _of_names(nlp: Language) -> Iterable[Diagnostic]:
 
 
 def frozen_without_weights(nlp: Language) -> list[str]:
-    """Return the frozen components without weights, once the others are initialized."""
+    """Return the names of frozen components without weights.
+
+    Training does not initialize frozen components, so they cannot run. Call this once the others
+    are initialized.
+    """
     frozen = training_settings(nlp).get("frozen_components") or ()
     pipes = {name: pipe for name, pipe in nlp.pipeline if name in frozen}
     return [name for name, pipe in pipes.items() if _is_without_weights(pipe)]
@@ -256,7 +260,10 @@ def _of_sentences(
 
 
 def about_score_ranges(nlp: Language) -> list[Diagnostic]:
-    """Return diagnostics about numbers that would be scored as labels, also before initialize()."""
+    """Return diagnostics about numbers that would be scored as labels.
+
+    The pipeline need not be initialized.
+    """
     weights = training_settings(nlp).get("score_weights") or {}
     classifiers = [pipe for _, pipe in nlp.pipeline if isinstance(pipe, TextCategorizer)]
     of_numbers = [pipe for pipe in classifiers if pipe.cfg.get("score_range") is not None]
