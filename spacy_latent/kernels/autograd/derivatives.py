@@ -88,10 +88,8 @@ def differentiable_once(values: Tensor, said: str) -> Tensor:
     """Return the values, for a result that torch may differentiate in them only once.
 
     This is for results in which constants take the place of functions of the values, as the best
-    point of a maximum. The first derivative is right, and the second would be too small.
-
-    Args:
-        said: how often the result can be differentiated, as a sentence without a period.
+    point of a maximum. The first derivative is right, and the second would be too small. ``said``
+    is as in :func:`last_derivative`.
     """
     made = _DifferentiableOnce.apply(said, values)
     assert isinstance(made, Tensor)

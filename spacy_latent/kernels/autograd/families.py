@@ -142,7 +142,7 @@ def check(
         scores: ``(B, *parts)``, if their exponentials were summed. If scores are so large that sums
             overflow, kernels cannot tell such an item from one without a structure.
         watched: whether the scores were also checked for lost digits (see
-            :func:`~spacy_latent.kernels.autograd.batches.refuse_lost_digits`).
+            batches.refuse_lost_digits).
 
     Raises:
         InvalidScores: scores are not finite or too large.

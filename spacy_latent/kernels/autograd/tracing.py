@@ -51,7 +51,7 @@ def has_numbers(values: Tensor) -> bool:
 def refuse_jit_trace(name: str) -> None:
     """Raise NotTraceable under torch.jit.trace.
 
-    torch.jit.trace would record the results of kernels and NumPy as constants, with only a warning.
+    It would record the results of kernels and NumPy as constants, with only a warning.
     """
     if torch.jit.is_tracing():
         raise NotTraceable(
@@ -119,16 +119,11 @@ def source(generator: torch.Generator | None) -> dict[str, Any]:
 
 
 def refuse(values: Tensor, wrong: Tensor, reason: str, name: str) -> Tensor:
-    """Return ``values``, or raise an error that names the invalid items.
-
-    Args:
-        wrong: ``(B, ...)`` bool.
-        reason: NOT_FINITE or INFEASIBLE.
-        name: the name of the structure.
+    """Return ``values``, or raise an error that names the items with a true entry in ``wrong``.
 
     Raises:
-        InvalidScores: ``wrong`` has a true entry and the reason is NOT_FINITE.
-        InfeasibleError: ``wrong`` has a true entry and the reason is INFEASIBLE.
+        InvalidScores: there are such items, and the reason is NOT_FINITE.
+        InfeasibleError: there are such items, and the reason is INFEASIBLE.
     """
     if not has_numbers(wrong):
         return _refused(values, wrong, reason, name)
@@ -170,8 +165,6 @@ def within_sizes(lengths: Tensor, sizes: Sequence[int], name: str, advice: str =
 
     Args:
         lengths: ``(B,)``, or ``(B, axes)`` with as many axes as ``sizes``.
-        sizes: the size of each axis of the scores.
-        name: the name of the structure.
         advice: a sentence for the error if a length is too large.
 
     Raises:
