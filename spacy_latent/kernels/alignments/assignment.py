@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.kernels.autograd.arrays import read
+from spacy_latent.kernels.autograd import arrays
 from spacy_latent.kernels.autograd.families import check
 from spacy_latent.kernels.autograd.torch_operators import torch_operator
 from spacy_latent.kernels.core.compilation import kernel
@@ -290,7 +290,7 @@ def best_alignments(scores: Tensor, lengths: Tensor, unaligned: bool, name: str)
 
     Tensors on a GPU are solved on the CPU and sent back.
     """
-    matrix, sizes = read(scores, lengths)
+    matrix, sizes = arrays.read(scores, lengths)
     best, status = np.zeros_like(matrix), np.zeros(len(matrix), dtype=np.int8)
     batch = (matrix, sizes, (unaligned,))
     spread(best_assignments, assignment_costs(sizes), (batch, best, status))

@@ -130,13 +130,8 @@ def refuse_lost_digits(
 
     All structures of such an item have scores of too large magnitude. Structures check for such
     scores beforehand (see structures.extreme_scores), except during tracing. Scores on a GPU are
-    not checked, since the check would wait for the GPU.
-
-    Args:
-        mean: the marginals, if they are known.
-
-    Raises:
-        InvalidScores: there are such items.
+    not checked, since the check would wait for the GPU. ``mean`` are the marginals, if they are
+    known.
     """
     if scores.is_cuda or not scores.numel():
         return
