@@ -17,7 +17,7 @@ from spacy.training import Example
 
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.scores import ExampleScorer, Scores
-from spacy_latent.annotations import runs
+from spacy_latent.annotations import aligned_spans, runs
 from spacy_latent.errors import LatentError, number_of
 
 KEY = "rationale"
@@ -347,7 +347,7 @@ def _aligned(example: Example, key: str) -> np.ndarray:
     words = np.zeros(len(example.predicted), dtype=bool)
     if key in example.reference.spans:
         spans: list[Span] = list(example.reference.spans[key])
-        for span in example.get_aligned_spans_y2x(spans, allow_overlap=True):
+        for span in aligned_spans(example, spans, allow_overlap=True):
             words[span.start : span.end] = True
     return words
 
