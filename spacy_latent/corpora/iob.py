@@ -110,7 +110,7 @@ def read_iob(
 
 
 def write_sentences(
-    path: Path, sentences: Sequence[Sentence], documents: Sequence[int] | None = None
+    path: str | Path, sentences: Sequence[Sentence], documents: Sequence[int] | None = None
 ) -> None:
     """Write a doc of each sentence.
 
@@ -129,6 +129,7 @@ def write_sentences(
         if documents is not None:
             name_document(doc, documents[i])
         docs.add(doc)
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     docs.to_disk(path)
 
