@@ -8,7 +8,7 @@ from typing import Any
 
 from spacy.training import Example
 
-from spacy_latent.annotations import annotated_labels
+from spacy_latent.annotations import aligned_spans, annotated_labels
 
 # token.ent_iob of tokens without annotation.
 MISSING = 0
@@ -82,7 +82,7 @@ def judged_entities(
             continue
         asked = annotated_labels(example.reference)
         known = [span for span in example.reference.ents if asked is None or span.label_ in asked]
-        aligned = example.get_aligned_spans_y2x(known)
+        aligned = aligned_spans(example, known)
         gold = {(span.start, span.end, span.label_) for span in aligned}
         found.gold += len(known)
         reference, place = example.reference, example.alignment.x2y

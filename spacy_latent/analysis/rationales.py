@@ -17,7 +17,7 @@ from spacy.training import Example
 
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.scores import ExampleScorer, Scores
-from spacy_latent.annotations import runs
+from spacy_latent.annotations import aligned_spans, runs
 from spacy_latent.errors import LatentError, number_of
 
 KEY = "rationale"
@@ -337,7 +337,7 @@ def score_rationales(
 def _aligned(example: Example, key: str) -> np.ndarray:
     """Return the reference's rationale in the tokens of the prediction."""
     spans = list(example.reference.spans.get(key, ()))
-    aligned = example.get_aligned_spans_y2x(spans, allow_overlap=True) if spans else ()
+    aligned = aligned_spans(example, spans, allow_overlap=True) if spans else ()
     return _mask_of_spans(len(example.predicted), aligned)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from spacy.training import Example
 
 from spacy_latent.analysis.judged_entities import JudgedEntities
-from spacy_latent.annotations import annotated_labels
+from spacy_latent.annotations import aligned_spans, annotated_labels
 
 SPAN, SET_OF_SPANS = "span", "whole set"
 # First token, token after the last, and label.
@@ -38,7 +38,7 @@ def gold_spans(example: Example, key: str) -> GoldSpans | None:
     asked = annotated_labels(reference)
     gold = [span for span in reference.spans[key] if asked is None or span.label_ in asked]
     tokens = [span for span in gold if len(span)]
-    aligned = example.get_aligned_spans_y2x(tokens, allow_overlap=True) if tokens else []
+    aligned = aligned_spans(example, tokens, allow_overlap=True) if tokens else []
     return GoldSpans(
         {(span.start, span.end, span.label_) for span in aligned},
         len({(span.start, span.end, span.label_) for span in gold}),

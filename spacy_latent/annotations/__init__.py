@@ -40,7 +40,7 @@ from spacy_latent.annotations.settings import (
     check_settings,
     check_share,
 )
-from spacy_latent.annotations.spacy_annotation import runs, set_heads, write_spans
+from spacy_latent.annotations.spacy_annotation import aligned_spans, runs, set_heads, write_spans
 from spacy_latent.annotations.span_parts import no_counters_message, no_probabilities_message
 from spacy_latent.annotations.span_structure import (
     Arc,
@@ -69,6 +69,7 @@ __all__ = [
     "LatentAnnotation",
     "SpanStructure",
     "Stored",
+    "aligned_spans",
     "annotated_labels",
     "check_settings",
     "check_share",

@@ -1,18 +1,34 @@
-"""Structures written to spaCy's own attributes: ``token.head`` and ``doc.spans``."""
+"""spaCy's own annotation: structures in ``token.head`` and ``doc.spans``, and aligned spans."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from spacy.tokens import Doc, Span, SpanGroup
+from spacy.training import Example
 
 from spacy_latent.annotations.span_structure import SpanStructure
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import find_kind
 
 _OUR_LABELS = ("latent", "latent-root", "ROOT")
+
+
+def aligned_spans(
+    example: Example, spans: Iterable[Span], allow_overlap: bool = False
+) -> list[Span]:
+    """Return the spans of a reference that fit the tokens of the predicted doc.
+
+    They are those of ``example.get_aligned_spans_y2x``. That method ends in spaCy's error E084 if
+    the predicted doc has another vocabulary, which lacks a label of the spans. Here the vocabulary
+    gets the label.
+    """
+    spans = list(spans)
+    for span in spans:
+        example.predicted.vocab.strings.add(span.label_)
+    return list(example.get_aligned_spans_y2x(spans, allow_overlap=allow_overlap))
 
 
 def set_heads(doc: Doc, spans: Sequence[SpanStructure], component: str) -> None:

@@ -7,7 +7,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spacy_latent.corpora.doc_files import write_parts
+from spacy_latent.corpora.doc_files import write_docs, write_parts
 from spacy_latent.corpora.sources import Source, read_source
 from spacy_latent.errors import LatentError
 
@@ -130,6 +130,13 @@ def sentence_docs(
         if document is not None:
             name_document(doc, document)
         yield doc
+
+
+def write_sentences(
+    path: str | Path, sentences: Iterable[Sentence], documents: Iterable[int] | None = None
+) -> None:
+    """Write a doc of each sentence; for ``documents`` see :func:`sentence_docs`."""
+    write_docs(Path(path), sentence_docs(sentences, documents))
 
 
 def convert(sources: dict[str, Source], output: Path, downloads: Path) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EXPECTED = ("path", "labels", "repeat", "unmarked", "incorrect_spans_key")
 UNMARKED = ("outside", "missing")
-LINES = (".jsonl", ".json")
+DOCS, LINES = ".spacy", (".jsonl", ".json")
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,12 @@ def read_labelled_corpora_v1(
             # Checked here, since a config is also read on machines without its corpora.
             if not own.path.exists():
                 raise LatentError(f"LabelledCorpora: the corpus {own.path} does not exist.")
+            if own.path.is_file() and own.path.suffix not in (DOCS, *LINES):
+                raise LatentError(
+                    f"LabelledCorpora: the corpus {own.path} is no file of {DOCS}, "
+                    f"{' or '.join(LINES)}. Convert it: 'python -m spacy convert' reads tokens "
+                    "with tags, and writes .spacy."
+                )
             for _ in range(own.repeat):
                 for example in own.examples(nlp):
                     if max_length and len(example.reference) > max_length:

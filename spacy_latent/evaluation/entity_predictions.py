@@ -12,7 +12,7 @@ from spacy.util import minibatch
 
 from spacy_latent.analysis.judged_entities import JudgedEntities, judged_entities
 from spacy_latent.analysis.progress import Progress
-from spacy_latent.annotations import write
+from spacy_latent.annotations import aligned_spans, write
 from spacy_latent.evaluation.score_fit import ScoredDocs, ScoreFit, feasible
 from spacy_latent.models.tag_losses import LOSSES
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration
@@ -90,7 +90,7 @@ def least_of_texts(
                 gold = batch[d].reference.ents
                 if not gold:
                     continue
-                aligned = batch[d].get_aligned_spans_y2x(list(gold))
+                aligned = aligned_spans(batch[d], gold)
                 # No set holds an entity with misaligned tokens or an unknown label.
                 own = [0.0] * (len(gold) - len(aligned))
                 own += [

@@ -305,7 +305,10 @@ def _other_words(doc: Doc) -> Doc:
     other = next((word.text for word in doc.vocab if word.text and word.text not in there), None)
     words = own[::-1] if other is None else [other] * len(doc)
     starts: list[Any] = [token.is_sent_start for token in doc]
-    return Doc(doc.vocab, words=words, sent_starts=starts)
+    made = Doc(doc.vocab, words=words, sent_starts=starts)
+    # Listeners are given other vectors, but their component warns if a doc has none.
+    made.tensor = doc.tensor
+    return made
 
 
 def _upstream(nlp: Language, component: str) -> dict[Model, Model]:

@@ -174,7 +174,14 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
                 "null."
             )
 
-        if self._evidence_settings.needs_probabilities and loss != "crf":
+        evidence = self._evidence_settings
+        if key in evidence.sources:
+            raise LatentError(
+                f"{name}: incorrect_spans_key is {key!r}, and so is one of evidence.sources; the "
+                "spans of a group are either wrong or what a source has marked. Give the two "
+                "groups different names."
+            )
+        if evidence.needs_probabilities and loss != "crf":
             raise LatentError(
                 f"{name}: evidence is {cfg['evidence']!r} and loss is {loss!r}; only loss = 'crf' "
                 "has probabilities of counts and ratios. Use that, or leave out all of evidence "
@@ -508,6 +515,12 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
             reader.take_as_outside(allowed, example, written)
         found = TagEvidence.of_mask(allowed, self._gold_reader().incorrect_runs(example))
         found.counts = counts
+        if not found.only_forbids and self.cfg["loss"] != "crf":
+            # Settings that need probabilities were refused before: these flags are of the doc.
+            refuse(
+                f"doc._.entity_flags counts entities, and loss is {self.cfg['loss']!r}; only loss "
+                "= 'crf' has probabilities of counts. Use that, or leave out flags other than 0."
+            )
         return found
 
     def _gold_reader(self) -> EntityGold:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from spacy.tokens import Doc
 from spacy.training import Example
 from spacy.util import filter_spans
 
-from spacy_latent.annotations import annotated_labels, check_share, entity_flags
+from spacy_latent.annotations import aligned_spans, annotated_labels, check_share, entity_flags
 from spacy_latent.annotations.completeness import ANNOTATED_LABELS, ENTITY_FLAGS
 from spacy_latent.errors import LatentError, number_of
 from spacy_latent.pipeline.open_tags import starts_and_spaces
@@ -155,7 +156,7 @@ class EvidenceSettings:
             value = doc.cats.get(category)
             if value is None or value == EVEN:
                 continue
-            if not 0 <= value <= 1:
+            if not isinstance(value, Real) or not 0 <= value <= 1:
                 raise LatentError(
                     f"doc.cats[{category!r}] of {doc.text[:60]!r} is {value!r}; expected a number "
                     "from 0, for none of its entities, to 1."
@@ -273,7 +274,7 @@ class EvidenceReader:
             if name not in spans:
                 continue
             classes, places = np.zeros(size, dtype=np.int64), np.full(size, -1)
-            aligned = example.get_aligned_spans_y2x(list(spans[name]), allow_overlap=True)
+            aligned = aligned_spans(example, spans[name], allow_overlap=True)
             for span in filter_spans([one for one in aligned if one.label_ in self.labels]):
                 own = slice(span.start, span.end)
                 classes[own] = self.labels.index(span.label_) + 1

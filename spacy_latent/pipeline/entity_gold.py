@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from spacy.training import Example, remove_bilu_prefix
 
-from spacy_latent.annotations import rejected_key
+from spacy_latent.annotations import aligned_spans, rejected_key
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.pipeline.entity_evidence import EvidenceReader, unknown_label
 from spacy_latent.pipeline.open_tags import (
@@ -119,7 +119,7 @@ class EntityGold:
             found = np.flatnonzero(where & closed[:, others].all(1))
             if len(found) and what not in known:
                 token = int(found[0])
-                gold = example.get_aligned_spans_y2x(list(example.reference.ents))
+                gold = aligned_spans(example, example.reference.ents)
                 of = next((span.text for span in gold if span.start <= token < span.end), "")
                 yield (
                     what,
@@ -150,7 +150,7 @@ class EntityGold:
                     f"and among its incorrect spans, doc.spans[{key!r}]. Expected at most one of "
                     "the two: take it out of the wrong one."
                 )
-        aligned = example.get_aligned_spans_y2x(spans, allow_overlap=True)
+        aligned = aligned_spans(example, spans, allow_overlap=True)
         place = {tag: i for i, tag in enumerate(self.tags)}
         return sorted(
             {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from spacy.tokens import Span
 from spacy.training import Example
 
-from spacy_latent.annotations import annotated_labels
+from spacy_latent.annotations import aligned_spans, annotated_labels
 from spacy_latent.annotations.completeness import ANNOTATED_LABELS
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.entity_evidence import unknown_label
@@ -63,7 +63,7 @@ class SpanGold:
                 f"a span of {example.reference.text[:60]!r} has no tokens. Such spans are left "
                 "out: look at what made the annotation.",
             )
-        aligned = example.get_aligned_spans_y2x(given, allow_overlap=True) if given else []
+        aligned = aligned_spans(example, given, allow_overlap=True) if given else []
         if len(aligned) < len(given):
             self.tell(
                 "misaligned",

@@ -254,6 +254,13 @@ def test_corpora_that_are_not_as_expected_are_refused(
         list(reader(corpora)(spacy.blank("en")))
 
 
+def test_a_file_of_another_kind_is_no_empty_corpus(tmp_path: Path) -> None:
+    (tmp_path / "train.conll").write_text("Anna B-PER\n", encoding="utf8")
+    read = reader({"a": {"path": str(tmp_path / "train.conll")}})
+    with pytest.raises(LatentError, match=r"train\.conll.*\.spacy"):
+        list(read(spacy.blank("en")))
+
+
 def test_exports_of_annotation_tools_are_read(tmp_path: Path) -> None:
     spans = [{"start": 0, "end": 1, "label": "A"}]
     lines = [{"text": "x y", "spans": spans, "answer": said} for said in ("accept", "reject")]

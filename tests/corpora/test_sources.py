@@ -18,7 +18,7 @@ from spacy_latent.corpora import (
 )
 from spacy_latent.corpora.conllu import read_conllu
 from spacy_latent.corpora.doc_files import write_docs
-from spacy_latent.corpora.iob import read_iob
+from spacy_latent.corpora.iob import read_iob, write_sentences
 from spacy_latent.corpora.sources import DATA_VARIABLE, Source, read_source
 from spacy_latent.errors import LatentError
 
@@ -131,6 +131,15 @@ def test_iob_reader_takes_other_columns_comments_and_kinds_that_are_left_out():
         list(read_iob(text, columns=(1, 2)))
     with pytest.raises(LatentError, match="Line 2"):
         list(read_iob("1\ta\tO\n2\tb\n", columns=(1, 2)))
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_sentences_are_written_to_a_path_of_either_kind(kind: type, tmp_path: Path):
+    path = tmp_path / "new" / "own.spacy"
+    write_sentences(kind(path), read_iob("Anna\tI-PER\n\nOslo\tB-LOC\n"))
+    docs = DocBin().from_disk(path).get_docs(spacy.blank("en").vocab)
+    found = [(ent.text, ent.label_) for doc in docs for ent in doc.ents]
+    assert found == [("Anna", "PER"), ("Oslo", "LOC")]
 
 
 def documents(count: int, others: bool) -> str:

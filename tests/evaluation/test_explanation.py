@@ -15,7 +15,7 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 from thinc.api import Adam, fix_random_seed
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.evaluation.explanation import (
     LEAVE_ONE_OUT,
     MASK,
@@ -277,6 +277,22 @@ def test_an_entity(kind: str) -> None:
     with pytest.raises(NoSuchEntity, match=r"saw.*VERB"):
         explain(nlp, "we saw Paris there")
     assert explain(nlp, "we saw Paris there", entity=1, steps=5).what == "Paris (PLACE)"
+
+
+def test_a_shared_embedder_that_ran_is_not_said_to_be_missing() -> None:
+    nlp = spacy.blank("xx")
+    nlp.add_pipe("tok2vec", config={"model": TOK2VEC})
+    model = {"@architectures": "spacy-latent.CrfTagger.v2", "tok2vec": SHARED}
+    nlp.add_pipe("crf_ner", config={"model": model})
+    gold = {"entities": [(7, 12, "PLACE")]}
+    train = [Example.from_dict(nlp.make_doc("we saw Paris there"), gold)]
+    fix_random_seed(0)
+    nlp.initialize(lambda: train)
+    learn(nlp, train, 10, Adam(0.02))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LatentWarning)
+        found = explain(nlp, "we saw Paris there", steps=2)
+    assert found.hidden == "vectors"
 
 
 def test_what_cannot_be_explained_is_told(made: dict[str, Language]) -> None:

@@ -49,7 +49,7 @@ def example(
     ents: list[tuple[int, int, str]] | None = None,
     default: str = "outside",
     words: list[str] = WORDS,
-    cats: dict[str, float] | None = None,
+    cats: dict[str, Any] | None = None,
     labels: Any = None,
     flags: Any = None,
 ) -> Example:
@@ -192,8 +192,9 @@ def test_categories_are_flags_by_the_names_that_the_config_gives() -> None:
     assert agreeing(nlp, own) == pytest.approx(count(nlp, lambda row: ends(row, "A") >= 2))
     with pytest.raises(LatentError, match=r"text 1.*has_a"):
         agreeing(nlp, example(nlp, default="missing", cats={"has_a": 1.0}, flags={"A": 0}))
-    with pytest.raises(LatentError, match=r"\b0\b"):
-        agreeing(nlp, example(nlp, default="missing", cats={"has_a": 2.0}))
+    for impossible in (2.0, "1"):
+        with pytest.raises(LatentError, match=rf"is {impossible!r}.*\b0\b"):
+            agreeing(nlp, example(nlp, default="missing", cats={"has_a": impossible}))
 
 
 def test_flags_may_be_wrong() -> None:
@@ -497,6 +498,23 @@ def test_sources_go_with_all_other_evidence() -> None:
     assert {one.tokens for one in crf.source_reliability() if one.source == "y"} == {0.0}
 
 
+def test_texts_of_other_pipelines_may_have_labels_that_this_one_does_not_know() -> None:
+    nlp = made(sources=["x"])
+    crf: Any = nlp.get_pipe("crf_ner")
+    crf.cfg["incorrect_spans_key"] = "wrong"
+    one, same = (example(spacy.blank("en"), default="missing") for _ in range(2))
+    for each in (one, same):
+        each.reference.spans["x"] = [Span(each.reference, 0, 1, label="A")]
+        each.reference.spans["wrong"] = [Span(each.reference, 1, 2, label="B")]
+    for key, label in (("x", "ELSEWHERE"), ("wrong", "ELSEWHERE TOO")):
+        one.reference.spans[key] += [Span(one.reference, 2, 3, label=label)]
+    losses = [
+        loss_together(nlp, [Example(Doc(nlp.vocab, words=WORDS), each.reference)])
+        for each in (one, same)
+    ]
+    assert losses[0] == losses[1] > 0
+
+
 def test_a_source_that_says_nothing_of_a_text_changes_nothing() -> None:
     nlp, plain = made(sources=["x"]), made()
     one = example(nlp, [(0, 1, "A")], default="missing")
@@ -594,6 +612,17 @@ def test_only_the_crf_takes_counts() -> None:
     pipeline(loss="quadratic", evidence={"negative_share": 0.1})
     with pytest.raises(LatentError, match="'crf'"):
         pipeline(loss="quadratic", evidence={"flag_error": 0.1})
+    nlp = pipeline(loss="quadratic")
+    nlp.initialize(lambda: [example(nlp, [(0, 1, "A")])])
+    absent = example(nlp, default="missing", flags={"A": 0})
+    assert np.isfinite(loss_together(nlp, [absent]))
+    with pytest.raises(LatentError, match=r"text 2.*'a b c.*entity_flags.*'quadratic'"):
+        loss_together(nlp, [absent, example(nlp, default="missing", flags={"A": 1})])
+
+
+def test_a_group_is_either_wrong_or_of_a_source() -> None:
+    with pytest.raises(LatentError, match=r"'x'.*evidence\.sources"):
+        pipeline(incorrect_spans_key="x", evidence={"sources": ["x"]})
 
 
 def test_settings_come_back_from_disk(tmp_path: Any) -> None:
