@@ -89,8 +89,8 @@ def replaced(layer: LatentLayer, estimator: Estimator) -> Iterator[list[Tensor]]
     own, score = layer.estimator, layer.score
     seen: list[Tensor] = []
 
-    def watched(vectors: Tensor, lengths: Tensor) -> Any:
-        structure, scores = score(vectors, lengths)
+    def watched(vectors: Tensor, lengths: Tensor, temperature: float | None = None) -> Any:
+        structure, scores = score(vectors, lengths, temperature)
         if scores.requires_grad:
             scores.retain_grad()
         seen.append(scores)

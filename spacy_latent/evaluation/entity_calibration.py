@@ -210,7 +210,7 @@ def _fit(
         pipe.calibration = found
         least = _least(pipe, made, found, coverage, progress)
         found = replace(found, coverage=coverage, least=least)
-    pipe.calibration = found if kept else None
+    pipe.calibration = found if found != counts else None
     after = documents.group(judge(pipe, made, progress, sizes))
     return Calibrated(
         found,

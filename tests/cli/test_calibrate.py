@@ -373,7 +373,10 @@ def test_the_report_draws_it(made: Any, tmp_path: Path) -> None:
     shown = run("report", model, dev, tmp_path / "report.html")
     assert "expected calibration error" in shown
     page = (tmp_path / "report.html").read_text(encoding="utf8")
-    assert page.count("reliability diagram: 48 said") == 1 and "They are not to be taken" in page
+    assert (
+        page.count("reliability diagram: 48 said") == 1
+        and "Do not rely on the probabilities" in page
+    )
     assert "<script" not in page and 'href="#confidence-crf_ner"' in page
     figures = json_of("report", model, dev, tmp_path / "report.html", "--json")
     found = figures["entities"]["crf_ner"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -143,11 +144,17 @@ def test_debug_says_so_of_training_too(tmp_path: Path) -> None:
     )
 
 
-def test_a_text_in_the_place_of_a_number_is_told_with_its_setting() -> None:
-    """``1e-6x``, or a number in quotation marks: what compares it says nothing of the setting."""
+@pytest.mark.parametrize(
+    ("estimator", "setting"), [("SparseMAP", "tolerance"), ("AdaptiveImplicitMLE", "initial")]
+)
+def test_a_text_in_the_place_of_a_number_is_told_with_its_setting(
+    estimator: str, setting: str
+) -> None:
+    """``1e-6x``, or a number in quotation marks: a comparison may say nothing of the setting."""
     place = f"{MODEL}.estimator"
-    said = str(refused(changed(place, **{"@misc": "spacy-latent.SparseMAP.v1", "tolerance": "x"})))
-    assert said.startswith(f"[{place}] tolerance is 'x'; expected a number, such as 1e-06")
+    block = {"@misc": f"spacy-latent.{estimator}.v1", setting: "x"}
+    said = str(refused(changed(place, **block)))
+    assert said.startswith(f"[{place}] ") and re.search(rf"{setting} is 'x'; .*number", said)
 
 
 def with_setting(place: str, name: str, value: Any) -> Config:

@@ -237,7 +237,7 @@ def test_a_control_that_cannot_be(saved: Path, tmp_path: Path) -> None:
     config, output = saved / "model" / "config.cfg", ("-o", tmp_path / "control")
     assert "does not exist" in said("control", tmp_path / "none.cfg", *output, code=1)
     shown = said("control", config, *output, "--trees", "up", code=1)
-    assert "'up'; expected one of random" in shown
+    assert "'up'; expected 'random'" in shown
     shown = said("control", config, *output, "--component", "tree", code=1)
     assert "no component 'tree'" in shown
     shown = said("control", saved / "choice" / "config.cfg", *output, code=1)

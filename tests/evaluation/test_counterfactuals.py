@@ -315,7 +315,7 @@ def test_pairs_of_words() -> None:
 
 def test_what_has_no_scores_of_parts_says_so() -> None:
     given = classifier(1, estimator={"@misc": "spacy-latent.GivenTrees.v1", "trees": "left"})
-    assert uneditable(given) == {NAME: "they are given and not chosen by scores"}
+    assert uneditable(given) == {NAME: "they are given, not chosen by scores"}
     with pytest.raises(LatentError, match="chosen"):
         asked(given, TEXT, forced=[(0, 1)])
     assert given(TEXT).cats

@@ -85,7 +85,7 @@ def test_a_hessian_of_the_entropy_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "structure", [ProjectiveTree(), BudgetTree(max_modifiers=1), BudgetTree(True, 1)], ids=repr
+    "structure", [ProjectiveTree(), BudgetTree(max_modifiers=1), BudgetTree(1, True)], ids=repr
 )
 def test_second_derivatives_of_sparsemap_are_refused(structure: Structure) -> None:
     scores = trees()
