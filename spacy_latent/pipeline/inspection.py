@@ -227,8 +227,8 @@ def _places(name: str, given: list[Doc], left: list[Doc]) -> list[int]:
     place = {id(doc): i for i, doc in enumerate(given)}
     if any(id(doc) not in place for doc in left):
         raise LatentError(
-            f"Component {name!r} was given {number_of(len(given), 'doc')} and returned {len(left)}, "
-            "some of which are others. Let it return the docs that it is given."
+            f"Component {name!r} was given {number_of(len(given), 'doc')} and returned "
+            f"{len(left)}, some of which are others. Let it return the docs that it is given."
         )
     return [place[id(doc)] for doc in left]
 
