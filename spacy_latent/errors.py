@@ -152,7 +152,8 @@ def check_whole(
 def check_positive(name: str, or_null: bool = False, **settings: object) -> None:
     """Raise an error for the first setting that is not a number above 0."""
     for setting, number in settings.items():
-        valid = isinstance(number, Real) and float(number) > 0
+        # Not float(number), which overflows for large integers.
+        valid = isinstance(number, Real) and number > 0  # type: ignore[operator]
         if not valid and not (or_null and number is None):
             more = ", or null" * or_null
             raise LatentError(f"{name}: {setting} is {number!r}; expected a positive number{more}.")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from spacy_latent.cli.messages import fail, failing, msg
-from spacy_latent.cli.options import GpuId, Html, Metrics
+from spacy_latent.cli.options import GpuId, Metrics
 from spacy_latent.cli.output import check_output, finished_first, write_json, write_page
 from spacy_latent.corpora.standard_streams import CommandGroup
 from spacy_latent.errors import LatentError, number_of
@@ -175,7 +175,9 @@ def report_cli(
     component: str | None = typer.Option(
         None, "--component", "-c", help="Component with the trees; the only one, if there is one"
     ),
-    html: Html = None,
+    html: Path | None = typer.Option(
+        None, "--html", help="A page of the tables and of the trees of the first expressions"
+    ),
     metrics: Metrics = None,
     seed: int = typer.Option(0, "--seed", help="Seed of random trees and intervals"),
     gpu_id: GpuId = -1,

@@ -125,7 +125,7 @@ def sentence_docs(
 
     vocab = spacy.blank("en").vocab
     named = repeat(None) if documents is None else documents
-    for (tokens, tags), document in zip(sentences, named):
+    for (tokens, tags), document in zip(sentences, named, strict=documents is not None):
         doc = Doc(vocab, words=tokens, ents=tags)
         if document is not None:
             name_document(doc, document)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from spacy.language import Language
@@ -32,7 +33,12 @@ from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.thresholds import ThresholdResult
 from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError
-from spacy_latent.evaluation.calibration_examples import Examples, prepared
+from spacy_latent.evaluation.calibration_examples import (
+    Examples,
+    choose_component,
+    examples_up_to,
+    prepared,
+)
 from spacy_latent.evaluation.calibration_fit import (
     UNCHANGED,
     Gain,
@@ -189,9 +195,11 @@ def measure_sets(
 
     The arguments are the same as in :func:`calibrate`.
     """
-    _, pipe, made = prepared("measure", nlp, component, "latent_parser", examples, progress)
+    name = choose_component(nlp, component, "latent_parser")
+    pipe: Any = nlp.get_pipe(name)
     if pipe.calibration is None or pipe.calibration.least is None:
         return None
+    made = examples_up_to("measure", nlp, name, examples, progress)
     documents = independent_texts(example.reference for example in made)
     return arc_scores(pipe, made, documents, progress).covered(pipe.calibration.least)
 

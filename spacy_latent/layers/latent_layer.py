@@ -97,7 +97,9 @@ class LatentLayer(nn.Module):
         given: Sequence[np.ndarray | None] | None = None,
         interventions: BatchInterventions | None = None,
     ) -> LatentOutput:
-        draw, scores = self.read(vectors, lengths, given, interventions)
+        # Subclasses may take no interventions.
+        asked = () if interventions is None else (interventions,)
+        draw, scores = self.read(vectors, lengths, given, *asked)
         composed = self.compose(vectors, draw, lengths)
         return LatentOutput(composed, draw, scores, self.kept(vectors))
 
@@ -126,8 +128,8 @@ class LatentLayer(nn.Module):
         """
         if given is not None:
             return self._read_given(vectors, lengths, given)
-        temperature = self.temperature * (interventions.temperature if interventions else 1.0)
-        structure, scores = self.score(vectors, lengths, temperature)
+        asked = () if interventions is None else (self.temperature * interventions.temperature,)
+        structure, scores = self.score(vectors, lengths, *asked)
         if interventions is not None and interventions.of_parts:
             with torch.autocast(device_type=scores.device.type, enabled=False):
                 return self._read_constrained(structure, scores, lengths, interventions)

@@ -81,8 +81,8 @@ class HiddenStructureModule(nn.Module):
         read = []
         for number, (group, (places, lengths)) in enumerate(zip(groups, placed)):
             vectors = padded[places]
-            asked = None if interventions is None else interventions[number]
-            draw, scores = self.latent.read(vectors, lengths, of_group(given, group), asked)
+            asked = () if interventions is None else (interventions[number],)
+            draw, scores = self.latent.read(vectors, lengths, of_group(given, group), *asked)
             if isinstance(draw, HiddenDraw) and draw.logits is not None:
                 own = draw.logits
             else:

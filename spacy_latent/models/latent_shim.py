@@ -373,8 +373,8 @@ class LatentShim(PyTorchShim):
 def _refuse_no_gradient(what: str) -> NoReturn:
     raise LatentError(
         f"The output of the latent layer does not depend on {what}, as far as torch has recorded, "
-        "so it would not be learned. Look in a scorer, composer or estimator of your own for "
-        "detach(), .data, NumPy or torch.no_grad()."
+        "so these would learn nothing, without an error. Look in a scorer, composer or estimator "
+        "of your own for detach(), .data, NumPy or torch.no_grad()."
     )
 
 

@@ -49,20 +49,21 @@ def _read_group(
     structure = layer.structure
     kind = find_kind(structure.kind)
     best = heads = None
-    lengths = send(group.lengths, output.scores.device)
     if _has_best(output, layer):
         best = _numpy(output.draw.z[0])
     elif isinstance(structure, DependencyTree):
         # Fast path of every prediction: heads without arrays of arcs.
+        lengths = send(group.lengths, output.scores.device)
         heads = _numpy(structure.best_heads(output.scores, lengths))[:, 1:]
     else:
-        best = _numpy(structure.map(output.scores, lengths))
+        best = _numpy(structure.map(output.scores, send(group.lengths, output.scores.device)))
     soft = probable = None
     if stored.annotate == "probabilities":
         soft = kind.soft(_numpy(_probabilities(output, layer, group.lengths)))
         probable = soft > max(stored.threshold, 0.0)
     counters = None
     if soft is not None and output.scored is not None and layer.estimator.uses_scores:
+        lengths = send(group.lengths, output.scored.device)
         # The scored vectors are kept only for such a scorer.
         scorer = cast(PartScorer, layer.scorer)
         counters = _numpy(scorer.counters(output.scored, lengths))

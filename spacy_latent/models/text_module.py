@@ -158,8 +158,8 @@ class TextModule(nn.Module):
         composed, outputs = [], []
         for number, (group, (places, lengths)) in enumerate(zip(batch.groups, batch.placed)):
             vectors = padded[places]
-            asked = None if interventions is None else interventions[number]
-            draw, scores = self.latent.read(vectors, lengths, of_group(given, group), asked)
+            asked = () if interventions is None else (interventions[number],)
+            draw, scores = self.latent.read(vectors, lengths, of_group(given, group), *asked)
             composed.append(compose(vectors, draw, lengths))
             kept = self.latent.kept(vectors)
             outputs.append(LatentOutput(vectors.new_zeros(0), draw, scores, kept))

@@ -90,12 +90,13 @@ class LabelledComponent(CalibratedComponent[Map], TrainedComponent):
             given: whether an empty list of labels was given.
         """
         block = f"initialize.components.{self.name}.labels"
-        reason, advice = f"no {of} in the training data", f"give the labels, under {block}"
+        reason = f"no {of} in the training data"
+        advice = f"Texts need {needed}; or give the labels, under {block}."
         if given:
-            reason, advice = f"{block} is an empty list", "name labels there"
-            needed = f"{needed}, without that list"
+            reason = f"{block} is an empty list"
+            advice = f"Name labels there, or remove the list: then texts need {needed}."
         warnings.warn(
-            f"{self.name}: {reason}, so it has {consequence}. Texts need {needed}; or {advice}.",
+            f"{self.name}: {reason}, so it has {consequence}. {advice}",
             LatentWarning,
             stacklevel=3,
         )
@@ -144,7 +145,7 @@ class LabelledComponent(CalibratedComponent[Map], TrainedComponent):
             self.finish_update(sgd)
         losses[self.name] += loss
         # Only after the step, since a refused batch changes no weights.
-        self.forget_calibration()
+        self.forget_calibration(stacklevel=5)
 
     def _answer_upstream(self, docs: list[Doc]) -> None:
         """Send a gradient of zero to a shared embedder, which waits for its last listener."""

@@ -74,6 +74,9 @@ class LatentEncoder(TrainedComponent):
     The loss that is reported in training is the squared norm of the gradients that arrived, plus
     the weighted loss of the supervision.
 
+    ``nlp.update(sgd=...)`` finishes this component's update before its listeners have run, so its
+    weights follow one step later. ``spacy train`` finishes all updates at the end of the step.
+
     Args:
         annotate: "map" writes the best structure to ``doc._.latent``. "probabilities" also writes
             the probabilities of its parts. "none" writes nothing.
@@ -240,10 +243,6 @@ class LatentEncoder(TrainedComponent):
         The gradients of the listeners are added up as they arrive. They are backpropagated in
         :meth:`finish_update` or in the next update. If this component listens to another one, they
         are backpropagated just before the weights of that one change.
-
-        ``nlp.update(sgd=...)`` finishes this component's update before its listeners have run, so
-        its weights follow one step later. ``spacy train`` finishes all updates at the end of the
-        step.
         """
         if self._flush() and sgd is not None:
             self.model.finish_update(sgd)

@@ -224,7 +224,7 @@ class LatentParser(LabelledComponent[ParseCalibration]):
         (loss, parts), backprop = run_on_rows(self.model, docs, compute, is_train=True)
         backprop()
         count_as_trained(self.model)
-        self.forget_calibration()
+        self.forget_calibration(stacklevel=4)
         if sgd is not None:
             self.finish_update(sgd)
         losses[self.name] += loss

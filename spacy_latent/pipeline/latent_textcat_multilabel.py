@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
     """Text classifier like ``textcat_multilabel``, any number of labels, over latent structures.
 
+    The loss that is reported in training is that of :class:`LatentTextCategorizer`, unless there
+    is a score_range.
+
     Args:
         score_range: None, or the lowest and the highest score for regression. Then ``doc.cats``
             holds numbers in this range, and the loss is half the squared error of the score scaled

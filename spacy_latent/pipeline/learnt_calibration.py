@@ -78,11 +78,12 @@ class ConfidenceMap:
 
         if not isinstance(found, Mapping) or not is_valid(found):
             raise LatentError(
-                f"{name}: its calibration is {found!r}; expected the fields {', '.join(known)}: "
-                f"finite numbers, by its labels under {', '.join(by_label)}, {', '.join(positive)} "
-                "above 0, and coverage and least between 0 and 1, neither without the other. The "
-                "saved pipeline was changed by hand or cut short: run 'spacy latent calibrate' "
-                "again."
+                f"{name}: its calibration is {found!r}; expected the fields {', '.join(known)}. "
+                f"They are finite numbers; {', '.join(positive)} are above 0; "
+                f"{', '.join(by_label)} have a number for each of some of its labels "
+                f"({', '.join(labels)}); coverage and least are between 0 and 1, or both are "
+                "missing. The saved pipeline was changed by hand or cut short: run 'spacy latent "
+                "calibrate' again."
             )
         return cls(**found)
 
@@ -210,7 +211,7 @@ class CalibratedComponent(Generic[Map]):
         if self.cfg.get("calibration") is not None:
             self._checked(self.cfg["calibration"])
 
-    def forget_calibration(self) -> None:
+    def forget_calibration(self, stacklevel: int) -> None:
         """Drop the calibration with a warning, since it belongs to the weights before training."""
         if self.cfg["calibration"] is None:
             return
@@ -219,7 +220,7 @@ class CalibratedComponent(Generic[Map]):
             f"{self.name}: its calibration is of the weights before this training, and is left "
             "out. Run 'spacy latent calibrate' again when it is trained.",
             LatentWarning,
-            stacklevel=4,
+            stacklevel=stacklevel,
         )
 
 

@@ -31,7 +31,7 @@ class DamagedFile(LatentError):
 
 @contextmanager
 def changed(cfg: dict[str, Any], **settings: Any) -> Iterator[None]:
-    """Change the settings of a component in a ``with`` block."""
+    """Change settings of a component in a ``with`` block, after which ``cfg`` is as before."""
     before = dict(cfg)
     cfg.update(settings)
     try:

@@ -76,7 +76,7 @@ class StructureContract(Staged, ABC):
     keeps_digits: ClassVar[bool] = False
     annotation: ClassVar[str] = "parts"
     acyclic: bool = True
-    # What to use in place of sums, for errors.
+    # What to use in place of operations that are not tractable, for errors.
     advice: ClassVar[str] = ADVICE_MAP_ONLY
 
     @property
@@ -232,7 +232,7 @@ class StructureContract(Staged, ABC):
         return np.argwhere(z[tuple(slice(0, int(n)) for n in np.atleast_1d(length))] > 0.5)
 
     def encode(self, gold: np.ndarray, length: Any) -> np.ndarray:
-        """Return the 0/1 array of one annotation: the inverse of :meth:`decode`.
+        """Return the 0/1 array of one annotation, float32: the inverse of :meth:`decode`.
 
         Membership of the result in the set is not checked: see
         :meth:`~spacy_latent.structures.base.Structure.contains`.

@@ -15,7 +15,7 @@ from spacy_latent.structures.base import SparseSolution, Structure, TopK
 
 
 class DecisionStructure(Structure):
-    """Structures whose scores are of decisions, with exact samples and log-probabilities alone."""
+    """Structures with scores of decisions. Only samples and log-probabilities are exact."""
 
     tractable = frozenset({"sample", "log_prob"})
     linear: ClassVar[bool] = False

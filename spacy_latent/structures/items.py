@@ -29,9 +29,13 @@ class ItemSet(Structure):
     annotation: ClassVar[str] = "parts"
     tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
 
+    @property
+    def _same_size(self) -> bool:
+        """Whether all subsets of n items have the same size."""
+        return False
+
     def _without_common_offset(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        # Incomparable subsets of one item have the same size.
-        if not self.incomparable:
+        if not self._same_size:
             return scores
         parts = self.part_mask(scores, lengths.to(scores.device))
         return subtract_highest(scores, parts, (0,))

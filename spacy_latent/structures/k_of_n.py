@@ -47,6 +47,10 @@ class KOfN(ItemSet, CompiledStructure):
                 "reparameterize_trace",
             }
 
+    @property
+    def _same_size(self) -> bool:
+        return self.exactly
+
     def covers(self, other: Structure) -> bool | None:
         if not isinstance(other, KOfN):
             return super().covers(other)

@@ -132,6 +132,7 @@ def solve_graphs(
         tolerance: bound on the residual.
 
     Raises:
+        InvalidScores: scores have NaN or +inf, or a wrong type or shape; or an option is invalid.
         InfeasibleError: it is proved that no point satisfies all factors.
     """
     check_options(name, max_iter, tolerance)

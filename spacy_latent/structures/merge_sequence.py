@@ -267,7 +267,7 @@ def parse(policy: MergePolicy, lengths: Tensor, steps: int, choose: Choice) -> T
 def beam_search(
     policy: MergePolicy, lengths: Tensor, steps: int, size: int
 ) -> tuple[Tensor, Tensor]:
-    """Return :meth:`MergeSequence._beam`."""
+    """Return the merges of a beam search and their log-probabilities, as ``_beam`` does."""
     batch, history = len(lengths), []
     of_rows, total, base = widened(policy, lengths, size)
     mask = allowed_merges(steps, of_rows)

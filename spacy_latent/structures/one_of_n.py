@@ -34,10 +34,10 @@ class OneOfN(ItemSet):
 
     masks_itself = True
     keeps_digits = True
-    incomparable = True
     tractable = ItemSet.tractable | {"reparameterize", "sample_trace", "reparameterize_trace"}
     # Axis along which parts exclude each other, as in RowChoices.
     choice_axis: ClassVar[int] = 0
+    _same_size = True
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         inside, masked = self._allowed(scores, lengths)

@@ -43,6 +43,10 @@ class Runs(ItemSet, CompiledStructure):
     def _options(self, scores: Tensor) -> list[int]:
         return [self.k, self.runs, int(self.exactly)]
 
+    @property
+    def _same_size(self) -> bool:
+        return self.exactly
+
     def covers(self, other: Structure) -> bool | None:
         if not isinstance(other, Runs):
             return super().covers(other)

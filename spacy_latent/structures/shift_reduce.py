@@ -252,7 +252,10 @@ def parse(policy: Policy, lengths: Tensor, longest: int, choose: Choice) -> Tens
 
 
 def beam_search(policy: Policy, lengths: Tensor, longest: int, size: int) -> tuple[Tensor, Tensor]:
-    """Return :meth:`ShiftReduce._beam`: each step keeps the ``size`` most probable prefixes."""
+    """Return the trees of a beam search and their log-probabilities, as ``_beam`` does.
+
+    Each step keeps the ``size`` most probable prefixes.
+    """
     batch, history = len(lengths), []
     of_rows, total, base = widened(policy, lengths, size)
     stacks = Stacks(of_rows, longest)

@@ -163,7 +163,11 @@ class DrawChecks(EstimatorChecks):
             some = draw.present.any(0).all()
             report.holds("padding", some, f"{where}: an item has nothing else.")
         if draw.extras is not None:
-            report.has_shape("extras", where, draw.extras, (len(draw.extras), batch))
+            report.holds(
+                "extras",
+                draw.extras.dim() == 2 and draw.extras.shape[1] == batch,
+                f"{where}: given shape {tuple(draw.extras.shape)}, expected (E, {batch}).",
+            )
         if draw.penalty is not None:
             report.has_shape("penalty", where, draw.penalty, (batch,))
         report.holds("z", z.isfinite().all(), f"{where}: it holds NaN or infinity.")
