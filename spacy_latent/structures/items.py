@@ -31,7 +31,7 @@ class ItemSet(Structure):
 
     @property
     def _same_size(self) -> bool:
-        """Whether all subsets of n items have the same size."""
+        """True if all subsets of n items have the same size."""
         return False
 
     def _without_common_offset(self, scores: Tensor, lengths: Tensor) -> Tensor:
