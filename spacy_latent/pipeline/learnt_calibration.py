@@ -82,8 +82,8 @@ class ConfidenceMap:
                 f"They are finite numbers; {', '.join(positive)} are above 0; "
                 f"{', '.join(by_label)} have a number for each of some of its labels "
                 f"({', '.join(labels)}); coverage and least are between 0 and 1, neither "
-                "without the other. The saved pipeline was changed by hand or cut short: run 'spacy latent "
-                "calibrate' again."
+                "without the other. The saved pipeline was changed by hand or cut short: run "
+                "'spacy latent calibrate' again."
             )
         return cls(**found)
 
