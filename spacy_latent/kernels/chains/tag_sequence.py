@@ -473,8 +473,12 @@ def k_best_sequences(start, stop, batch, tags, totals, status):
 
 
 @kernel
-def _follow(n, plain, weights, forward, share, gamma, path, pairs, steps, pair_steps):
-    """Write the steps of one item for :func:`follow_sequences`."""
+def _follow(n, plain, passes, path, pairs, steps, pair_steps):
+    """Write the steps of one item for :func:`follow_sequences`.
+
+    If not ``plain``, the arrays of ``passes`` are logarithms, and its workspace is not read.
+    """
+    weights, forward, share, gamma = passes.weights, passes.forward, passes.share, passes.gamma
     steps[0] = gamma[0, path[0]]
     for i in range(1, n):
         for k in range(-1, pairs.shape[1]):
@@ -532,7 +536,7 @@ def follow_sequences(start, stop, batch, tags, pairs, followed, status):
         if not plain:
             status[b] = UNSOLVED
             continue
-        _follow(n, True, weights, forward, share, gamma, path, pairs, steps[b], pair_steps[b])
+        _follow(n, True, passes, path, pairs, steps[b], pair_steps[b])
 
 
 @kernel
@@ -551,8 +555,8 @@ def follow_in_logarithms(start, stop, batch, tags, pairs, followed, status):
             marginals[b] = 0.0
             status[b] = INFEASIBLE
             continue
-        transitions = _split(scores[b])[1]
-        _follow(n, False, transitions, forward, share, gamma, path, pairs, steps[b], pair_steps[b])
+        passes = Passes(_split(scores[b])[1], share, forward, share, gamma, forward)
+        _follow(n, False, passes, path, pairs, steps[b], pair_steps[b])
 
 
 def _tags_shape(shape: torch.Size) -> tuple[int, ...]:
