@@ -1,12 +1,13 @@
-"""A model for each label, as the control of one model that learns from texts of each label alone.
+"""A model for each set of labels, as the control of one model that learns from texts of each alone.
 
     python -m spacy project run incomplete-data
     python -m benchmarks label_models corpus/incomplete --seeds 0 1 2
     python -m benchmarks label_models corpus/incomplete --encoder path/to/encoder
+    python -m benchmarks label_models corpus/incomplete_uner --corpus uner
 
-Each half of the texts of ``label_sets.spacy`` trains a ``crf_ner`` with its label alone, as long as
-configs/ner_label_sets.cfg trains one model on both halves. Entities of both models count, also if
-they overlap. With ``--encoder`` the models are over this pre-trained encoder, and trained and
+Each half of the texts of ``label_sets.spacy`` trains a ``crf_ner`` with its labels alone, as long
+as configs/ner_label_sets.cfg trains one model on both halves. Entities of both models count, also
+if they overlap. With ``--encoder`` the models are over this pre-trained encoder, and trained and
 scored as the rows of benchmarks.learning over an encoder are. The scores of each seed are a line of
 PATH, which is in the repository; what is there is not trained again.
 """
@@ -14,7 +15,7 @@ PATH, which is in the repository; what is there is not trained again.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,6 +44,8 @@ from benchmarks.learning_groups import (
     ENCODER_STEPS,
     INCOMPLETE_ENTRIES,
     INCOMPLETE_OVER_ENCODER,
+    MORE_CORPORA,
+    Entry,
 )
 from benchmarks.raw_results import RAW, add
 from benchmarks.raw_results import read as read_rows
@@ -51,6 +54,8 @@ from benchmarks.sections import write_section
 from spacy_latent.annotations import annotated_labels
 
 PATH = RAW / "label_models.jsonl"
+NAMES = {"bc5cdr": "BC5CDR", "wnut": "WNUT-17", "uner": "Universal NER"}
+FOLDERS = {"bc5cdr": BC5CDR} | {name: one.folder for name, one in MORE_CORPORA.items()}
 # Steps of one model for both labels, its entries, and the end of their name; by whether there is an
 # encoder.
 ONE_MODEL = {
@@ -59,19 +64,21 @@ ONE_MODEL = {
 }
 
 
-def size(over_encoder: bool = False) -> dict[str, Any]:
+def size(over_encoder: bool = False, corpus: str = "bc5cdr") -> dict[str, Any]:
     """Return the settings of a row."""
     config, steps = (ENCODER_TEACHER, ENCODER_STEPS) if over_encoder else (TEACHER, STEPS)
-    return {"config": digest_of(ROOT / config), "steps": steps, "corpus": BC5CDR}
+    return {"config": digest_of(ROOT / config), "steps": steps, "corpus": FOLDERS[corpus]}
 
 
-def of_label(docs: Iterable[Doc], label: str) -> Iterator[Doc]:
-    """Yield the texts that were annotated for the label, or for all labels, with its entities."""
+def of_labels(docs: Iterable[Doc], labels: Set[str]) -> Iterator[Doc]:
+    """Yield the texts that were annotated for the labels, or for all labels, with their
+    entities.
+    """
     for doc in docs:
         asked = annotated_labels(doc)
-        if asked is None or label in asked:
+        if asked is None or labels <= set(asked):
             doc._.annotated_labels = None
-            doc.ents = [span for span in doc.ents if span.label_ == label]
+            doc.ents = [span for span in doc.ents if span.label_ in labels]
             yield doc
 
 
@@ -79,45 +86,46 @@ def entities(docs: Iterable[Doc]) -> list[Entities]:
     return [{(span.start, span.end, span.label_) for span in doc.ents} for doc in docs]
 
 
-def measured(folder: Path, seed: int, encoder: Path | None = None) -> dict[str, Any]:
-    """Train a model for each label, and return the F1 of each and of all together."""
+def measured(
+    folder: Path, seed: int, encoder: Path | None = None, corpus: str = "bc5cdr"
+) -> dict[str, Any]:
+    """Train a model for each set of labels, and return the F1 of each and of all together."""
     vocab = spacy.blank("en").vocab
-    halves = read(folder / "label_sets.spacy", vocab)
-    dev = read(Path(BC5CDR) / "dev.spacy", vocab)
+    texts = {"train": folder / "label_sets.spacy", "dev": Path(FOLDERS[corpus]) / "dev.spacy"}
+    dev = read(texts["dev"], vocab)
     if encoder is not None:
         dev = dev[:ENCODER_SCORED]
     judged, words = entities(dev), [[token.text for token in doc] for doc in dev]
-    labels = sorted({label for doc in halves for label in annotated_labels(doc) or ()})
+    sets = {tuple(annotated_labels(doc) or ()) for doc in read(texts["train"], vocab)} - {()}
     scores: dict[str, float] = {}
     together: list[Entities] = [set() for _ in judged]
-    for label in labels:
+    for labels in sorted(sets):
         with TemporaryDirectory() as made:
-            for name, path in (
-                ("train", folder / "label_sets.spacy"),
-                ("dev", f"{BC5CDR}/dev.spacy"),
-            ):
-                own = of_label(read(Path(path), vocab), label)
+            for name, path in texts.items():
+                own = of_labels(read(path, vocab), set(labels))
                 DocBin(docs=own).to_disk(Path(made) / f"{name}.spacy")
-            texts = (f"{made}/train.spacy", f"{made}/dev.spacy")
-            nlp = trained(Path(made) / "model", *texts, encoder, seed)
+            paths = (f"{made}/train.spacy", f"{made}/dev.spacy")
+            nlp = trained(Path(made) / "model", *paths, encoder, seed)
             found = entities(nlp.pipe(Doc(nlp.vocab, words=own) for own in words))
-        gold = [{one for one in text if one[2] == label} for text in judged]
-        scores[label] = agreement(found, gold)
+        gold = [{one for one in text if one[2] in labels} for text in judged]
+        scores[", ".join(labels)] = agreement(found, gold)
         together = [before | own for before, own in zip(together, found)]
     scores["both"] = agreement(together, judged)
     versions = {"torch": torch.__version__, "spacy": spacy.__version__}
     return {
         "seed": seed,
-        "size": size(encoder is not None),
+        "size": size(encoder is not None, corpus),
         "scores": scores,
         "date": str(date.today()),
         **versions,
     }
 
 
-def kept(over_encoder: bool = False) -> dict[int, dict[str, Any]]:
+def kept(over_encoder: bool = False, corpus: str = "bc5cdr") -> dict[int, dict[str, Any]]:
     """Return the results with the settings of today, by seed."""
-    return {row["seed"]: row for row in read_rows(PATH) if row["size"] == size(over_encoder)}
+    return {
+        row["seed"]: row for row in read_rows(PATH) if row["size"] == size(over_encoder, corpus)
+    }
 
 
 def _line(name: str, seeds: Iterable[int], shares: Iterable[list[float]]) -> str:
@@ -125,18 +133,42 @@ def _line(name: str, seeds: Iterable[int], shares: Iterable[list[float]]) -> str
     return f"| {' | '.join([name, ', '.join(map(str, sorted(seeds))), *cells])} |"
 
 
-def _lines(names: list[str], over_encoder: bool) -> Iterator[str]:
-    """Yield the lines of a model for each label, and of one model for both."""
-    where = ", over an encoder" if over_encoder else ""
-    if rows := kept(over_encoder):
-        shares = [[row["scores"][name] for row in rows.values()] for name in names]
-        steps = size(over_encoder)["steps"]
-        yield _line(f"one for each label, {steps} steps each{where}", rows, shares)
+def _entries(over_encoder: bool, corpus: str) -> Iterator[tuple[int, Entry]]:
+    """Yield the steps and the entry of each model for both sets."""
+    if corpus != "bc5cdr":
+        known = {one.what: one for one in MORE_CORPORA[corpus].entries(corpus)}
+        yield STEPS, known["label sets"]
+        return
     for steps, group, what in ONE_MODEL[over_encoder]:
         (entry,) = (one for one in group if one.what == f"one label in each half{what}")
+        yield steps, entry
+
+
+def _lines(columns: int, over_encoder: bool, corpus: str) -> Iterator[str]:
+    """Yield the lines of a model for each set of labels, and of one model for both."""
+    where = ", over an encoder" if over_encoder else ""
+    each, both = ("label", "labels") if corpus == "bc5cdr" else ("set", "sets")
+    if rows := kept(over_encoder, corpus):
+        shares = zip(*(row["scores"].values() for row in rows.values()))
+        steps = size(over_encoder)["steps"]
+        yield _line(f"one for each {each}, {steps} steps each{where}", rows, map(list, shares))
+    for steps, entry in _entries(over_encoder, corpus):
         if runs := rows_of(entry):
-            both = [run["scores"]["ents_f"] for run in runs.values()]
-            yield _line(f"one for both labels, {steps} steps{where}", runs, [[], [], both])
+            found = [run["scores"]["ents_f"] for run in runs.values()]
+            cells: list[list[float]] = [*([] for _ in range(columns - 1)), found]
+            yield _line(f"one for both {both}, {steps} steps{where}", runs, cells)
+
+
+def _table(corpus: str) -> Iterator[str]:
+    """Yield the table of a corpus; nothing if no model has been trained."""
+    if not (rows := kept(corpus=corpus)):
+        return
+    names = list(next(iter(rows.values()))["scores"])
+    yield from ("", f"| {NAMES[corpus]}: models | seeds | {' | '.join(names)} |")
+    yield f"|---|---|{'---|' * len(names)}"
+    for over_encoder in (False, True):
+        if over_encoder <= (corpus == "bc5cdr"):
+            yield from _lines(len(names), over_encoder, corpus)
 
 
 def main() -> None:
@@ -145,25 +177,23 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path, help="that of label_sets.spacy")
     parser.add_argument("--seeds", type=int, nargs="*", default=list(range(3)))
+    parser.add_argument("--corpus", choices=FOLDERS, default="bc5cdr", help="of the folder's texts")
     add_encoder_option(parser)
     given = parser.parse_args()
+    if given.encoder is not None and given.corpus != "bc5cdr":
+        parser.error(f"--encoder is for BC5CDR alone, and --corpus {given.corpus} was given.")
     torch.set_num_threads(1)
     for seed in given.seeds:
-        if seed not in kept(given.encoder is not None):
-            add(PATH, measured(given.folder, seed, given.encoder))
-    names = list(next(iter(kept().values()))["scores"])
+        if seed not in kept(given.encoder is not None, given.corpus):
+            add(PATH, measured(given.folder, seed, given.encoder, given.corpus))
     lines = [
         f"torch {torch.__version__}, spaCy {spacy.__version__}, one thread. F1 on the development "
         "set in percent, over an encoder on its first 1,000 sentences, with two standard "
-        "deviations. A `crf_ner` for each label learns from the half of the texts with this "
-        "label; one for both labels from both halves, with evidence.",
-        "",
-        f"| models | seeds | {' | '.join(names)} |",
-        f"|---|---|{'---|' * len(names)}",
-        *_lines(names, over_encoder=False),
-        *_lines(names, over_encoder=True),
+        "deviations. A `crf_ner` for each label, or set of labels, learns from the half of the "
+        "texts with it; one for both from both halves, with evidence.",
+        *(line for corpus in FOLDERS for line in _table(corpus)),
     ]
-    write_section("label_models", "Entities of BC5CDR: a model for each label", lines)
+    write_section("label_models", "Entities: a model for each label, or set of labels", lines)
     print("\n".join(lines))
 
 

@@ -17,7 +17,7 @@ from benchmarks.incomplete_controls import (
     self_trained,
     some_outside,
 )
-from benchmarks.label_models import of_label
+from benchmarks.label_models import of_labels
 from benchmarks.learning_groups import MORE_CORPORA
 from spacy_latent.corpora.incomplete import (
     flag_all_but,
@@ -123,10 +123,10 @@ def test_a_model_of_a_label_reads_the_texts_that_were_annotated_for_it() -> None
         return sum(span.label_ == label for doc in docs for span in doc.ents)
 
     halves = list(split_by_labels(texts(60), [["A"], ["B"]]))
-    found = list(of_label(halves, "A"))
+    found = list(of_labels(halves, {"A"}))
     assert len(found) == 30 and entities(found, "B") == 0
     assert entities(found, "A") == entities(halves, "A") > 0
-    whole = list(of_label(texts(60), "A"))
+    whole = list(of_labels(texts(60), {"A"}))
     assert len(whole) == 60 and entities(whole, "A") > 0 == entities(whole, "B")
 
 
