@@ -45,6 +45,7 @@ from benchmarks.learning_groups import (
     INCOMPLETE_ENTRIES,
     INCOMPLETE_OVER_ENCODER,
     MORE_CORPORA,
+    TWICE_AS_LONG,
     Entry,
 )
 from benchmarks.raw_results import RAW, add
@@ -137,25 +138,25 @@ def _entries(over_encoder: bool, corpus: str) -> Iterator[tuple[int, Entry]]:
     """Yield the steps and the entry of each model for both sets."""
     if corpus != "bc5cdr":
         known = {one.what: one for one in MORE_CORPORA[corpus].entries(corpus)}
-        yield STEPS, known["label sets"]
+        yield from ((STEPS, known["label sets"]), (2 * STEPS, TWICE_AS_LONG[corpus]))
         return
     for steps, group, what in ONE_MODEL[over_encoder]:
         (entry,) = (one for one in group if one.what == f"one label in each half{what}")
         yield steps, entry
 
 
-def _lines(columns: int, over_encoder: bool, corpus: str) -> Iterator[str]:
+def _lines(names: list[str], over_encoder: bool, corpus: str) -> Iterator[str]:
     """Yield the lines of a model for each set of labels, and of one model for both."""
     where = ", over an encoder" if over_encoder else ""
     each, both = ("label", "labels") if corpus == "bc5cdr" else ("set", "sets")
     if rows := kept(over_encoder, corpus):
-        shares = zip(*(row["scores"].values() for row in rows.values()))
+        shares = [[row["scores"][name] for row in rows.values()] for name in names]
         steps = size(over_encoder)["steps"]
-        yield _line(f"one for each {each}, {steps} steps each{where}", rows, map(list, shares))
+        yield _line(f"one for each {each}, {steps} steps each{where}", rows, shares)
     for steps, entry in _entries(over_encoder, corpus):
         if runs := rows_of(entry):
             found = [run["scores"]["ents_f"] for run in runs.values()]
-            cells: list[list[float]] = [*([] for _ in range(columns - 1)), found]
+            cells: list[list[float]] = [*([] for _ in names[:-1]), found]
             yield _line(f"one for both {both}, {steps} steps{where}", runs, cells)
 
 
@@ -163,12 +164,11 @@ def _table(corpus: str) -> Iterator[str]:
     """Yield the table of a corpus; nothing if no model has been trained."""
     if not (rows := kept(corpus=corpus)):
         return
-    names = list(next(iter(rows.values()))["scores"])
+    names = [*sorted(next(iter(rows.values()))["scores"].keys() - {"both"}), "both"]
     yield from ("", f"| {NAMES[corpus]}: models | seeds | {' | '.join(names)} |")
     yield f"|---|---|{'---|' * len(names)}"
-    for over_encoder in (False, True):
-        if over_encoder <= (corpus == "bc5cdr"):
-            yield from _lines(len(names), over_encoder, corpus)
+    for over_encoder in (False, True) if corpus == "bc5cdr" else (False,):
+        yield from _lines(names, over_encoder, corpus)
 
 
 def main() -> None:

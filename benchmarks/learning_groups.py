@@ -650,6 +650,15 @@ class IncompleteCorpus:
             ),
         )
 
+    def label_sets_for(self, name: str, steps: int, what: str) -> Entry:
+        """Return label sets that are learned with another number of updates."""
+        settings: tuple[tuple[str, Setting], ...] = (
+            ("paths.train", f"corpus/incomplete_{name}/label_sets.spacy"),
+            (DEVELOPMENT, f"{self.folder}/dev.spacy"),
+            ("training.max_steps", steps),
+        )
+        return Entry("ner_label_sets", what, settings=settings)
+
 
 MORE_CORPORA = {
     "wnut": IncompleteCorpus(
@@ -657,6 +666,12 @@ MORE_CORPORA = {
         (("person", "product", "creative-work"), ("location", "group", "corporation")),
     ),
     "uner": IncompleteCorpus("corpus/uner", (("PER",), ("LOC", "ORG"))),
+}
+
+# As long as two models together, one for each set of labels.
+TWICE_AS_LONG = {
+    name: MORE_CORPORA[name].label_sets_for(name, 600, f"label sets of {corpus}, 600 steps")
+    for name, corpus in (("wnut", "WNUT-17"), ("uner", "Universal NER"))
 }
 
 
@@ -949,6 +964,12 @@ GROUPS = {
         ("uner-data", "incomplete-more-data"),
         ENTITY_FIGURES,
         MORE_CORPORA["uner"].entries("uner"),
+    ),
+    "incomplete_longer": Group(
+        "Learning: entities from label sets of two other corpora, trained twice as long",
+        ("ner-data", "uner-data", "incomplete-more-data"),
+        ENTITY_FIGURES,
+        tuple(TWICE_AS_LONG.values()),
     ),
     "rationales": Group(
         "Learning: rationales of sentence polarity",
