@@ -55,7 +55,7 @@ from benchmarks.sections import write_section
 from spacy_latent.annotations import annotated_labels
 
 PATH = RAW / "label_models.jsonl"
-NAMES = {"bc5cdr": "BC5CDR", "wnut": "WNUT-17", "uner": "Universal NER"}
+TITLES = {"bc5cdr": "BC5CDR"} | {name: one.title for name, one in MORE_CORPORA.items()}
 FOLDERS = {"bc5cdr": BC5CDR} | {name: one.folder for name, one in MORE_CORPORA.items()}
 # Steps of one model for both labels, its entries, and the end of their name; by whether there is an
 # encoder.
@@ -72,9 +72,7 @@ def size(over_encoder: bool = False, corpus: str = "bc5cdr") -> dict[str, Any]:
 
 
 def of_labels(docs: Iterable[Doc], labels: Set[str]) -> Iterator[Doc]:
-    """Yield the texts that were annotated for the labels, or for all labels, with their
-    entities.
-    """
+    """Yield the texts that were annotated for the labels or for all, with their entities."""
     for doc in docs:
         asked = annotated_labels(doc)
         if asked is None or labels <= set(asked):
@@ -165,7 +163,7 @@ def _table(corpus: str) -> Iterator[str]:
     if not (rows := kept(corpus=corpus)):
         return
     names = [*sorted(next(iter(rows.values()))["scores"].keys() - {"both"}), "both"]
-    yield from ("", f"| {NAMES[corpus]}: models | seeds | {' | '.join(names)} |")
+    yield from ("", f"| {TITLES[corpus]}: models | seeds | {' | '.join(names)} |")
     yield f"|---|---|{'---|' * len(names)}"
     for over_encoder in (False, True) if corpus == "bc5cdr" else (False,):
         yield from _lines(names, over_encoder, corpus)

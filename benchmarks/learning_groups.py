@@ -591,21 +591,23 @@ class IncompleteCorpus:
     """A corpus from which annotation is taken away as from BC5CDR.
 
     Attributes:
+        title: the name of the corpus on pages.
         folder: the folder of its complete texts.
         label_sets: the sets of labels for which texts are annotated.
     """
 
+    title: str
     folder: str
     label_sets: tuple[tuple[str, ...], ...]
 
+    def on(self, path: str, *settings: tuple[str, Setting]) -> tuple[tuple[str, Setting], ...]:
+        """Return settings for training on a file, judged by the development set."""
+        return (("paths.train", path), (DEVELOPMENT, f"{self.folder}/dev.spacy"), *settings)
+
     def entries(self, name: str) -> tuple[Entry, ...]:
-        own = f"corpus/incomplete_{name}"
+        own, on = f"corpus/incomplete_{name}", self.on
         labels = [label for one in self.label_sets for label in one]
         flags = {f"has_{label}": label for label in labels}
-        judged: tuple[str, Setting] = (DEVELOPMENT, f"{self.folder}/dev.spacy")
-
-        def on(path: str, *settings: tuple[str, Setting]) -> tuple[tuple[str, Setting], ...]:
-            return (("paths.train", path), judged, *settings)
 
         def control(config: str, path: str, what: str) -> Entry:
             return Entry(config, f"control: {what}", settings=on(path, *AS_INCOMPLETE[1:]))
@@ -650,29 +652,26 @@ class IncompleteCorpus:
             ),
         )
 
-    def label_sets_for(self, name: str, steps: int, what: str) -> Entry:
+    def longer_label_sets(self, name: str, steps: int) -> Entry:
         """Return label sets that are learned with another number of updates."""
-        settings: tuple[tuple[str, Setting], ...] = (
-            ("paths.train", f"corpus/incomplete_{name}/label_sets.spacy"),
-            (DEVELOPMENT, f"{self.folder}/dev.spacy"),
-            ("training.max_steps", steps),
+        path = f"corpus/incomplete_{name}/label_sets.spacy"
+        settings = self.on(path, ("training.max_steps", steps))
+        return Entry(
+            "ner_label_sets", f"label sets of {self.title}, {steps} steps", settings=settings
         )
-        return Entry("ner_label_sets", what, settings=settings)
 
 
 MORE_CORPORA = {
     "wnut": IncompleteCorpus(
+        "WNUT-17",
         "corpus/ner",
         (("person", "product", "creative-work"), ("location", "group", "corporation")),
     ),
-    "uner": IncompleteCorpus("corpus/uner", (("PER",), ("LOC", "ORG"))),
+    "uner": IncompleteCorpus("Universal NER", "corpus/uner", (("PER",), ("LOC", "ORG"))),
 }
 
 # As long as two models together, one for each set of labels.
-TWICE_AS_LONG = {
-    name: MORE_CORPORA[name].label_sets_for(name, 600, f"label sets of {corpus}, 600 steps")
-    for name, corpus in (("wnut", "WNUT-17"), ("uner", "Universal NER"))
-}
+TWICE_AS_LONG = {name: corpus.longer_label_sets(name, 600) for name, corpus in MORE_CORPORA.items()}
 
 
 def compared(control: Entry, *entries: Entry) -> tuple[Entry, ...]:
