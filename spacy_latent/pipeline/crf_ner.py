@@ -406,6 +406,10 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
             for span in example.predicted.ents:
                 if span.label_:
                     self.add_label(span.label_)
+        if not self.labels:
+            # The step computes no loss, which would refuse unknown labels.
+            for example in examples:
+                self.gold_tags(example)
         self._training_step(examples, self._training_loss, drop, sgd, losses)
 
     def _training_loss(

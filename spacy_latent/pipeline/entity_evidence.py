@@ -323,6 +323,11 @@ class EvidenceReader:
 
 def unknown_label(source: str, label: str, labels: Sequence[str]) -> str:
     """Return the message of an error about a label that a component does not have."""
+    if not labels:
+        return (
+            f"{source} has the label {label!r}, and the component has no labels. Initialize it "
+            f"with annotated texts, or call add_label({label!r}), before training."
+        )
     return (
         f"{source} has the label {label!r}, which is unknown; expected some of "
         f"{', '.join(labels)}. Look at the spelling, or call add_label({label!r}), before training."

@@ -150,6 +150,13 @@ class SpanGold:
         most = max(size for size, _ in within)
         return tuple(place for size, place in within if size == most)
 
+    def refuse_unknown(self, example: Example) -> None:
+        """Raise LatentError if an annotated span has an unknown label."""
+        for span in example.reference.spans.get(self.key, []):
+            if span.label_ not in self.labels:
+                source = f"{self.name}: doc.spans[{self.key!r}]"
+                raise LatentError(unknown_label(source, span.label_, self.labels))
+
     def _warn_of_crossing(self, lost: Sequence[Span]) -> None:
         named = ", ".join(f"{span.text[:60]!r} of {span.doc.text[:60]!r}" for span in lost[:3])
         more = ", ..." if len(lost) > 3 else ""

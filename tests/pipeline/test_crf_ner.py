@@ -437,6 +437,9 @@ def test_without_labels_nothing_is_found_and_nothing_breaks() -> None:
     assert "initialize.components.crf_ner.labels" in str(warned[0].message)
     assert nlp.update([blank], sgd=optimizer)["crf_ner"] == 0.0
     assert entities(nlp("nothing here")) == []
+    # With an entity to learn from, a loss of 0 would hide that nothing is learned.
+    with pytest.raises(LatentError, match="'GPE'"):
+        nlp.update(examples(nlp), sgd=optimizer)
     # The given labels can be learned, so there is no warning.
     given = pipeline()
     given.config["initialize"]["components"] = {"crf_ner": {"labels": ["GPE"]}}
@@ -491,6 +494,7 @@ def test_gold_entities_that_no_prediction_can_have_are_told_once() -> None:
         ({"model": {"@architectures": "spacy.Tagger.v2", "tok2vec": TOK2VEC}}, "CrfTagger.v2"),
         ({"loss": "quadratic", "incorrect_spans_key": "wrong"}, "'crf'"),
         ({"model": {**MODEL, "hidden_width": 0}}, "hidden_width"),
+        ({"model": {**MODEL, "hidden_width": "64"}}, "hidden_width"),
         ({"model": {**MODEL, "gain": 0.0}}, "gain"),
         ({"model": {**MODEL, "window_size": -1}}, "window_size"),
         ({"model": {**MODEL, "maxout_pieces": 0}}, "maxout_pieces"),
