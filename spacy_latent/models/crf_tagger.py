@@ -13,7 +13,7 @@ from thinc.api import Linear, Maxout, Model, chain, expand_window, with_array, z
 from thinc.layers.resizable import resize_linear_weighted
 from thinc.types import Floats2d
 
-from spacy_latent.errors import LatentError, check_flags
+from spacy_latent.errors import LatentError, check_flags, check_whole
 from spacy_latent.models.added_labels import BEHIND, IMPOSSIBLE, UNTRAINED, count_as_trained
 from spacy_latent.models.separate_tok2vec import refuse_separate
 from spacy_latent.models.token_vectors import token_vectors, with_tokens
@@ -49,14 +49,9 @@ def build_crf_tagger_v1(
     Args:
         tok2vec, hidden_width, window_size, maxout_pieces, nO: as in ``spacy-latent.CrfTagger.v2``.
     """
-    if hidden_width is not None and hidden_width < 1:
-        raise LatentError(
-            f"CrfTagger: hidden_width is {hidden_width}; expected at least 1, or null for none."
-        )
-    if window_size < 0:
-        raise LatentError(f"CrfTagger: window_size is {window_size}; expected 0 or more.")
-    if maxout_pieces < 1:
-        raise LatentError(f"CrfTagger: maxout_pieces is {maxout_pieces}; expected at least 1.")
+    check_whole("CrfTagger", or_null=True, hidden_width=hidden_width)
+    check_whole("CrfTagger", 0, window_size=window_size)
+    check_whole("CrfTagger", maxout_pieces=maxout_pieces)
     refuse_separate("CrfTagger", tok2vec)
     layers: list[Model] = [tok2vec]
     if hidden_width is not None:

@@ -134,6 +134,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         annotate, key = cfg["annotate"], cfg["spans_key"]
         stored = cfg["probability_threshold"], cfg["alternatives"], "probability_threshold"
         annotations.check_settings(name, annotate, *stored)
+        annotations.check_share(name, "threshold", cfg["threshold"])
         if attrs.get("code") and annotate != "none":
             raise LatentError(
                 f"{name}: annotate is {annotate!r}, but the code of a doc is no structure of its "

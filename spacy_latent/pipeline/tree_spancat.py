@@ -126,6 +126,11 @@ class TreeSpanCategorizer(LabelledComponent[EntityCalibration]):
         )
         annotations.check_share(self.name, "threshold", self.cfg["threshold"])
         annotations.check_share(self.name, "min_confidence", self.cfg["min_confidence"])
+        if not isinstance(self.cfg["spans_key"], str) or not self.cfg["spans_key"]:
+            raise LatentError(
+                f"{self.name}: spans_key is {self.cfg['spans_key']!r}; expected the name of a "
+                "group in doc.spans."
+            )
 
     @property
     def key(self) -> str:
@@ -269,6 +274,10 @@ class TreeSpanCategorizer(LabelledComponent[EntityCalibration]):
     def _learn(
         self, examples: list[Example], drop: float, sgd: Optimizer | None, losses: dict[str, float]
     ) -> None:
+        if not self.labels:
+            # The step computes no loss, which would refuse unknown labels.
+            for example in examples:
+                self._gold_reader().refuse_unknown(example)
         self._training_step(examples, self.get_loss, drop, sgd, losses)
 
     def get_loss(

@@ -245,6 +245,9 @@ def test_bad_settings_say_what_to_do() -> None:
         pipeline().get_pipe("latent_textcat").add_label("")
     with pytest.raises(LatentError, match="score_range"):
         pipeline("latent_textcat_multilabel", config={"score_range": [1.0, 0.0]})
+    for threshold in (-1.0, 2.0):
+        with pytest.raises(LatentError, match="threshold"):
+            pipeline("latent_textcat_multilabel", config={"threshold": threshold})
     with pytest.raises(LatentError, match="structures"):
         stock = {**REDUCE, "tok2vec": TOK2VEC}
         spacy.blank("en").add_pipe("latent_textcat", config={"model": stock})

@@ -350,6 +350,8 @@ def test_without_labels_nothing_is_found_and_nothing_breaks() -> None:
     optimizer = nlp.initialize(lambda: [blank])
     assert nlp.update([blank], sgd=optimizer)["tree_spancat"] == 0.0
     assert found(nlp("nothing here")) == []
+    with pytest.raises(LatentError, match="'NP'"):
+        nlp.update(examples(nlp), sgd=optimizer)
 
 
 def test_other_keys_of_spans() -> None:
@@ -371,6 +373,7 @@ def test_other_keys_of_spans() -> None:
     ("config", "message"),
     [
         ({"threshold": -0.1}, "threshold"),
+        ({"spans_key": ""}, "spans_key"),
         ({"annotate": "all"}, "annotate"),
         ({"probability_threshold": 2.0}, "probability_threshold"),
         ({"model": {**MODEL, "hidden_width": 0}}, "hidden_width"),
