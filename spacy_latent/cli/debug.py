@@ -15,7 +15,7 @@ from spacy_latent.cli.config_blocks import LAYERS
 from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, FindingsAsJson, GpuId
 from spacy_latent.cli.pipelines import load, prepare
-from spacy_latent.errors import LatentError, LatentWarning, NoLabels
+from spacy_latent.errors import LatentError, LatentWarning, NoLabels, number_of
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -38,7 +38,9 @@ def debug_cli(
     corpus: str | None = typer.Option(
         None, "--corpus", help="Texts for the gradients; the config's training corpus if not given"
     ),
-    count: int = typer.Option(8, "--examples", "-n", min=1, help="How many examples to take"),
+    count: int = typer.Option(
+        8, "--examples", "-n", min=1, help="Texts for the gradients, from all parts of the corpus"
+    ),
     steps: int = typer.Option(3, "--steps", min=1, help="Training steps before gradients are read"),
     as_json: FindingsAsJson = False,
     code: Code = None,
@@ -58,26 +60,26 @@ def debug_cli(
     with failing("This cannot work"):
         prepare(code, gpu_id)
         overrides = config_overrides(context.args)
-        layers, norms, diagnostics = examine(source, overrides, corpus, count, steps)
+        layers, norms, diagnostics, read = examine(source, overrides, corpus, count, steps)
     if as_json:
         found = {"layers": layers, "gradients": norms, "findings": [vars(f) for f in diagnostics]}
         print(srsly.json_dumps(plain(found)))
     else:
         print_layers(layers)
         print_gradients(norms)
-        print_diagnostics(diagnostics)
+        print_diagnostics(diagnostics, read)
     if has_error(diagnostics):
         raise typer.Exit(1)
 
 
 def examine(
     source: Path, overrides: dict[str, Any], corpus: str | None, count: int, steps: int
-) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, float]], list[Diagnostic]]:
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, float]], list[Diagnostic], int]:
     """Return the parts of the latent layers, the norms of the gradients, and the findings.
 
-    See :func:`debug_cli` for the arguments.
+    The last result is the number of texts that were read. See :func:`debug_cli` for the arguments.
     """
-    from spacy_latent.cli.training_corpus import development_mistakes, training_examples
+    from spacy_latent.cli.training_corpus import development_mistakes, spread, training_examples
     from spacy_latent.evaluation.diagnosis import describe
     from spacy_latent.evaluation.mistakes import find_traps
     from spacy_latent.pipeline.diagnostic import Diagnostic
@@ -91,7 +93,7 @@ def examine(
     else:
         nlp = load(str(source))
     choose_components(nlp, None, annotating=True)
-    examples, why, level = training_examples(nlp, corpus, count)
+    examples, why, level = training_examples(nlp, corpus)
     if is_new:
         initialize(nlp, sourced, examples, why)
     layers = describe(nlp)
@@ -102,11 +104,11 @@ def examine(
         level = level if is_new else "note"
         diagnostics.append(Diagnostic(level, "no-gradients", f"Gradients were not checked: {why}"))
     elif not has_error(diagnostics):
-        norms, more = gradients(nlp, examples, steps)
+        norms, more = gradients(nlp, spread(examples, count), steps)
         diagnostics = more + diagnostics
     if is_new and corpus is None:
         diagnostics += development_mistakes(nlp, compare=bool(examples))
-    return layers, norms, diagnostics
+    return layers, norms, diagnostics, len(examples)
 
 
 def has_error(diagnostics: list[Diagnostic]) -> bool:
@@ -120,7 +122,7 @@ def read_config(
     from spacy.cli._util import show_validation_error
     from spacy.util import get_sourced_components, load_config, load_model_from_config
 
-    from spacy_latent.cli.config_errors import errors_with_blocks, invalid_training
+    from spacy_latent.cli.config_errors import errors_with_blocks, invalid_training, readable_config
     from spacy_latent.cli.config_settings import defaults_taken, unread_settings
     from spacy_latent.corpora.text_files import read_text
     from spacy_latent.pipeline.diagnostic import Diagnostic
@@ -129,7 +131,7 @@ def read_config(
         fail(f"{source} does not exist. Give a config or a trained pipeline.")
     # For a file with another encoding, this error names the invalid line.
     read_text(source)
-    with show_validation_error(source):
+    with show_validation_error(source), readable_config(source):
         config = load_config(source, overrides=overrides, interpolate=False)
         # The config of the loaded pipeline has factories in place of the sources.
         sourced = list(get_sourced_components(config))
@@ -281,10 +283,11 @@ def bar(norm: float, among: Any, width: int = 24) -> str:
     return "#" * max(1, round(width * (1 + math.log10(norm / top) / 6)))
 
 
-def print_diagnostics(diagnostics: list[Any]) -> None:
+def print_diagnostics(diagnostics: list[Any], read: int) -> None:
     msg.divider("Findings")
     show: dict[str, Any] = {"error": msg.fail, "warning": msg.warn, "note": msg.info}
     for diagnostic in diagnostics:
         show[diagnostic.level](diagnostic.text)
     if all(diagnostic.level == "note" for diagnostic in diagnostics):
-        msg.good("No mistake was found.")
+        looked = f" in the settings and {number_of(read, 'training text', ',')}" if read else ""
+        msg.good(f"No mistake was found{looked}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,35 +21,37 @@ if TYPE_CHECKING:
 
 # Number of development examples that are checked for references.
 JUDGED = 200
-# Number of examples in which a label is searched before it counts as missing.
+# Number of training examples that are read, so that a corpus without end is possible.
 SEARCHED = 20_000
 
 
-def training_examples(
-    nlp: Language, corpus: str | None, count: int
-) -> tuple[list[Example], str, Level]:
-    """Return the first examples, the reason if there are none, and the level of that message."""
+def training_examples(nlp: Language, corpus: str | None) -> tuple[list[Example], str, Level]:
+    """Return the examples, the reason if there are none, and the level of that message.
+
+    At most :data:`SEARCHED` examples are read. Fewer would not do: the labels of a corpus may come
+    late, as in a reader of several files.
+    """
     from spacy.util import registry
 
     from spacy_latent.cli.config_errors import errors_with_blocks
     from spacy_latent.cli.corpus import read_examples
 
     if corpus is not None:
-        return read_examples(nlp, corpus, count), "", "note"
+        return read_examples(nlp, corpus, SEARCHED), "", "note"
     why = ""
     level: Level = "error"
     try:
         config = nlp.config.interpolate()
         with errors_with_blocks(config):
             training = registry.resolve(config["training"])
-            if why := missing_path(nlp, "train_corpus"):
+            if why := missing_path(nlp.config, "train_corpus"):
                 level = "note"
             elif why := absent_path(config, training["train_corpus"]):
                 level = "warning"
             reader = corpus_reader(config, training["train_corpus"])
-        examples = list(islice(reader(nlp), count))
+        examples = list(islice(reader(nlp), SEARCHED))
         if not (examples or why):
-            why = other_files(nlp, training["train_corpus"]) or "the training corpus is empty."
+            why = other_files(nlp, training["train_corpus"]) or empty(config, training)
         return examples, why, level
     except Exception as error:
         # A config may name missing files. Everything else can still be checked.
@@ -59,6 +61,12 @@ def training_examples(
             if has_path(nlp, "train_corpus"):
                 return [], why, level
         return [], f"{why} {advice}", level
+
+
+def spread(examples: Sequence[Example], count: int) -> list[Example]:
+    """Return at most ``count`` examples at equal distances."""
+    step = max(1, len(examples) // count)
+    return list(examples[::step][:count])
 
 
 def development_mistakes(nlp: Language, compare: bool) -> list[Diagnostic]:
@@ -71,7 +79,7 @@ def development_mistakes(nlp: Language, compare: bool) -> list[Diagnostic]:
     from spacy_latent.cli.config_errors import errors_with_blocks
     from spacy_latent.pipeline.diagnostic import Diagnostic
 
-    if missing := missing_path(nlp, "dev_corpus"):
+    if missing := missing_path(nlp.config, "dev_corpus"):
         return [Diagnostic("note", "no-dev-corpus", missing)]
     config = nlp.config.interpolate()
     judged = str(config["training"].get("dev_corpus"))
@@ -163,11 +171,19 @@ def other_files(nlp: Language, name: str) -> str:
     )
 
 
-def missing_path(nlp: Language, setting: str) -> str:
+def empty(config: Config, training: dict[str, Any]) -> str:
+    """Return a message on a training corpus without texts, with its path if it has one."""
+    name = training["train_corpus"]
+    path = block_of(config, f"{name}.path")
+    where = f"[{name}] path: {path}" if isinstance(path, str) else f"[{name}]"
+    return f"the training corpus is empty: {where} has no text with a token."
+
+
+def missing_path(config: Config, setting: str) -> str:
     """Return a message if the corpus of a setting of [training] has no path, or ""."""
-    config = nlp.config.interpolate()
-    name = str(block_of(config, f"training.{setting}"))
-    filled, raw = block_of(config, name), block_of(nlp.config, name)
+    interpolated = config.interpolate()
+    name = str(block_of(interpolated, f"training.{setting}"))
+    filled, raw = block_of(interpolated, name), block_of(config, name)
     if not isinstance(filled, dict) or filled.get("path", "") is not None:
         return ""
     variable = re.fullmatch(r"\$\{(.+)\}", str(raw["path"]))

@@ -10,7 +10,7 @@ from spacy.training import Example
 from spacy_latent.analysis.reference_check import is_annotated
 from spacy_latent.annotations import annotated_labels, rejected_key
 from spacy_latent.errors import number_of
-from spacy_latent.pipeline.diagnostic import Diagnostic, note, warning
+from spacy_latent.pipeline.diagnostic import Diagnostic, error, note, warning
 from spacy_latent.pipeline.entity_evidence import EvidenceSettings
 from spacy_latent.pipeline.evidence_survey import EvidenceSurvey, lost_by_augmenter
 from spacy_latent.pipeline.training_settings import training_reader
@@ -42,11 +42,13 @@ def about_missing_labels(
             for one in examples
         )
         if not pipe.labels or not annotated:
-            yield warning(
+            # Without labels it will never learn; with them, other texts may be annotated.
+            tell = warning if pipe.labels else error
+            yield tell(
                 "no-labels",
                 f"{name}: there is no example of what it finds in "
                 f"{number_of(len(examples), 'training text')}, so it learned nothing here. Give "
-                "annotated texts (--corpus), or more of them (--examples).",
+                "annotated texts (--corpus).",
             )
 
 
@@ -88,8 +90,7 @@ def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Ite
     for name, pipe in nlp.pipeline:
         if isinstance(pipe, CrfEntityRecognizer):
             settings = EvidenceSettings.of_block(name, pipe.cfg["evidence"])
-            advice = "Further texts may have some: --examples reads more."
-            for doubt in EvidenceSurvey.of(examples, settings).doubts(advice):
+            for doubt in EvidenceSurvey.of(examples, settings).doubts():
                 yield warning("entity-evidence", f"{name}: {doubt}")
             found, expected = "entities", "spacy-latent.label_set_scorer.v1"
         elif isinstance(pipe, TreeSpanCategorizer):

@@ -105,12 +105,8 @@ class EvidenceSurvey:
         named = self.found | self.asked | self.flagged | self.given
         return (named | set(self.settings.flags.values())) - {""}
 
-    def doubts(self, advice: str = "") -> list[str]:
-        """Return sentences about settings and annotation that are probably mistakes.
-
-        Args:
-            advice: what to do as well about a label of which no text has an entity.
-        """
+    def doubts(self) -> list[str]:
+        """Return sentences about settings and annotation that are probably mistakes."""
         said = []
         were = "was" if self.texts == 1 else "were"
         texts = f"{number_of(self.texts, 'training text')} that {were} read"
@@ -140,14 +136,14 @@ class EvidenceSurvey:
                 f"{number_of(len(lone), 'label')} that flags name, {', '.join(map(repr, lone))}: "
                 f"none of {texts} has such an entity. Look at the spelling in {where}. If it is "
                 "right, annotate some texts completely: flags do not tell where entities begin "
-                f"and end. {advice}".rstrip()
+                "and end."
             )
         elsewhere = seen | flagged | set(self.settings.flags.values())
         for label in sorted(self.asked - elsewhere):
             said.append(
                 f"texts are said to be annotated for {label!r}, and none of {texts} has such an "
                 f"entity. Look at the spelling in doc._.{ANNOTATED_LABELS}, or annotate such "
-                f"entities. {advice}".rstrip()
+                "entities."
             )
         says_outside = self.settings.tells_outside or self.says_none
         if self.missing and self.inside and self.outside < self.inside and not says_outside:

@@ -242,6 +242,8 @@ def test_a_control_that_cannot_be(saved: Path, tmp_path: Path) -> None:
     assert "no component 'tree'" in shown
     shown = said("control", saved / "choice" / "config.cfg", *output, code=1)
     assert "GivenTrees" in shown and "KOfN" in shown
+    shown = said("control", config, *output, "--paths.train", "null", code=1)
+    assert "--paths.train" in shown
     assert not (tmp_path / "control" / "model-best").exists()
 
 
@@ -347,16 +349,20 @@ def test_debug_finds_components_that_no_text_gives_a_label(tmp_path: Path, name:
     nlp.add_pipe(name, config={"model": {"tok2vec": TOK2VEC}})
     nlp.config.to_disk(tmp_path / "base.cfg")
     examples = small_examples(nlp)
-    DocBin(docs=[e.reference for e in examples]).to_disk(tmp_path / "dev.spacy")
+    annotated = [example.reference.copy() for example in examples]
+    DocBin(docs=annotated).to_disk(tmp_path / "dev.spacy")
     for example in examples:
         example.reference.set_ents([])
         example.reference.spans["sc"] = []
     DocBin(docs=[e.reference for e in examples]).to_disk(tmp_path / "bare.spacy")
-    for corpus, expected in (("dev.spacy", []), ("bare.spacy", [name])):
+    # Labels may come late in a corpus.
+    late = [nlp.make_doc("nothing here")] * 30 + annotated
+    DocBin(docs=late).to_disk(tmp_path / "late.spacy")
+    for corpus, expected in (("dev.spacy", []), ("late.spacy", []), ("bare.spacy", [name])):
         given = ("debug", tmp_path / "base.cfg", "--corpus", tmp_path / corpus, "--json")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LatentWarning)
-            found = json_of(*given)["findings"]
+            found = json_of(*given, code=len(expected))["findings"]
         of_labels = [one for one in found if one["code"] == "no-labels"]
         assert [one["text"].split(":")[0] for one in of_labels] == expected
     # A trained one has labels, of which other texts may tell nothing.
