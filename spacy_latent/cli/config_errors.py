@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import inspect
 import re
 from collections.abc import Iterator
@@ -37,6 +38,21 @@ def config_overrides(arguments: list[str]) -> dict[str, Any]:
             f"{error.option_name!r} is no option of this command and no setting of a config, "
             "such as --training.max_steps 100."
         ) from None
+
+
+@contextmanager
+def readable_config(source: object) -> Iterator[None]:
+    """Raise a LatentError for a config that has a section or a setting twice.
+
+    Args:
+        source: file of the config, for the message.
+    """
+    try:
+        yield
+    except (configparser.DuplicateSectionError, configparser.DuplicateOptionError) as error:
+        # Thinc does not catch these, so that spaCy's commands end in a traceback.
+        said = re.sub(r"^While reading from '.*' \[line +(\d+)\]", r"line \1", str(error))
+        raise LatentError(f"{source} cannot be read as a config: {said}. Remove one.") from error
 
 
 @contextmanager

@@ -95,7 +95,10 @@ def unread_overrides(path: Path, overrides: Mapping[str, Any]) -> Iterator[str]:
     from spacy.language import DEFAULT_CONFIG
     from spacy.util import load_config
 
-    before = load_config(path, interpolate=False)
+    from spacy_latent.cli.config_errors import readable_config
+
+    with readable_config(path):
+        before = load_config(path, interpolate=False)
     written = before.to_str(interpolate=False)
     sections = [place for place, _ in inner_first(before)]
     said = set(unknown_settings(before))

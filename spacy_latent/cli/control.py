@@ -11,6 +11,7 @@ from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, GpuId
 from spacy_latent.cli.output import check_output
 from spacy_latent.cli.pipelines import import_code
+from spacy_latent.errors import LatentError
 
 EXAMPLES = """
 Examples:
@@ -61,7 +62,8 @@ def control_cli(
     from spacy.cli.train import train
     from spacy.util import load_config, logger
 
-    from spacy_latent.cli.config_errors import config_overrides
+    from spacy_latent.cli.config_errors import config_overrides, readable_config
+    from spacy_latent.cli.training_corpus import missing_path
     from spacy_latent.corpora.text_files import read_text
     from spacy_latent.evaluation.controls import control_config
 
@@ -75,7 +77,7 @@ def control_cli(
         overrides = config_overrides(context.args)
         # For a file with another encoding, this error names the invalid line.
         read_text(config)
-        with show_validation_error(config):
+        with show_validation_error(config), readable_config(config):
             loaded = load_config(config, overrides=overrides, interpolate=False)
         changed, changes = control_config(
             loaded, trees, seed=trees_seed, words=word or (), components=component or ()
@@ -86,5 +88,12 @@ def control_cli(
         msg.text("Everything else is as in the config.")
         output.mkdir(parents=True, exist_ok=True)
         changed.to_disk(output / CONFIG_NAME)
-        train(output / CONFIG_NAME, output, use_gpu=gpu_id)
+        try:
+            train(output / CONFIG_NAME, output, use_gpu=gpu_id)
+        except ValueError as error:
+            missing = [missing_path(changed, name) for name in ("train_corpus", "dev_corpus")]
+            # spaCy's error does not say which path.
+            if str(error).startswith("[E913]") and any(missing):
+                raise LatentError(" ".join(filter(None, missing))) from error
+            raise
     msg.info(f"Compare: spacy latent report MODEL CORPUS PAGE --control {output}")

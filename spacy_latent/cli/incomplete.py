@@ -72,8 +72,16 @@ def incomplete_cli(
 
     import spacy_latent.annotations  # noqa: F401 (it registers doc._.annotated_labels)
 
-    if (keep is not None) + flags + (label_sets is not None) + (sources is not None) != 1:
-        fail("Nothing is taken away", "Give one of --keep, --flags, --label-sets and --sources.")
+    if sum((keep is not None, flags, label_sets is not None, sources is not None)) != 1:
+        given = {
+            "--keep": keep is not None,
+            "--flags": flags,
+            "--label-sets": label_sets is not None,
+            "--sources": sources is not None,
+        }
+        chosen = " and ".join(option for option, is_given in given.items() if is_given)
+        title = f"{chosen} exclude each other" if chosen else "Nothing is taken away"
+        fail(title, f"Give one of {', '.join(given)}.")
     files = files_of(corpus, output)
     vocab = spacy.blank("xx").vocab
     with failing("Nothing was written"):

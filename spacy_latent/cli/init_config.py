@@ -126,6 +126,8 @@ def init_cli(
     from confection import ConfigValidationError
     from thinc.api import Config
 
+    from spacy_latent.cli.config_errors import readable_config
+
     import_code(code)
     check_files(config, output, force)
     flags = {
@@ -143,7 +145,8 @@ def init_cli(
         "This config cannot be given a structure", ConfigValidationError, ValueError, OSError
     ):
         given = "\n".join(lines_of(sys.stdin)) if config == STREAM else read_text(Path(config))
-        before = filled(Config().from_str(given, interpolate=False))
+        with readable_config("standard input" if config == STREAM else config):
+            before = filled(Config().from_str(given, interpolate=False))
         names = component or []
         if chosen in FACTORIES:
             made = with_replacement(before, names, REPLACEMENTS[FACTORIES[chosen]])
@@ -247,7 +250,8 @@ def about_gain(before: Config, after: Config) -> Iterator[str]:
             yield (
                 f"{name} classifies texts over latent trees. Measured on sentence polarity, this "
                 "brought nothing: accuracy was 73.9 with projective trees and 74.1 without "
-                "(benchmarks/RESULTS.md). Train the config that you began with, too, and compare."
+                "(the project's benchmarks/RESULTS.md). Train the config that you began with, too, "
+                "and compare."
             )
 
 

@@ -288,6 +288,18 @@ def test_debug_needs_no_path_of_another_corpus_and_names_the_one_that_is_missing
     assert code == 1 and "names the corpus 'corpora.trains', and there is no block" in said
 
 
+def test_a_section_that_is_there_twice_is_told(written: Path) -> None:
+    config = written / "config.cfg"
+    text = config.read_text("utf8")
+    config.write_text(f"{text}\n[training]\nseed = 1\n", "utf8")
+    output = str(written / "out")
+    for command in (["debug"], ["control", "-o", output], ["init", "--shared"]):
+        extra = [output] if command[0] == "init" else []
+        result = CliRunner().invoke(app, ["latent", command[0], str(config), *extra, *command[1:]])
+        said = " ".join((result.stdout + result.stderr).split())
+        assert result.exit_code == 1 and "'training' already exists" in said
+
+
 def test_debug_reads_what_training_is_judged_by(written: Path) -> None:
     train = f"--paths.train={written / 'train.spacy'}"
     code, said = debug(written, train, f"--paths.dev={written / 'train.spacy'}")
@@ -298,7 +310,7 @@ def test_debug_reads_what_training_is_judged_by(written: Path) -> None:
     assert "None of the first 1 example of [corpora.dev] is annotated" in said and code == 0
     table = written / "train.csv"
     table.write_text("text,label\na,b\n")
-    told = f"reads docs (.spacy), and {table} is none. The page docs/index.md has the lines"
+    told = f"reads docs (.spacy), and {table} is none. The page 'Quick start'"
     with pytest.warns(UserWarning, match="W090"):
         code, said = debug(written, f"--paths.train={table}", f"--paths.dev={table}")
     assert code == 1 and f"[corpora.train] {told}" in said
