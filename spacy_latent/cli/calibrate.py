@@ -53,8 +53,8 @@ def calibrate_cli(
         None,
         "--component",
         "-c",
-        help="Name of the crf_ner, tree_spancat or latent_parser; may be left out where there is "
-        "one of them",
+        help="Name of the crf_ner, tree_spancat or latent_parser; may be left out if there is "
+        "only one",
     ),
     coverage: float | None = typer.Option(
         None,
@@ -83,7 +83,7 @@ def calibrate_cli(
     few: bool = typer.Option(
         False,
         "--few",
-        help="With --precision: set min_confidence even where it keeps fewer than 20 entities, "
+        help="With --precision: set min_confidence even if it keeps fewer than 20 entities, "
         "fewer than one in ten, or fewer than twice as many as would do if all were right",
     ),
     group_by: str | None = typer.Option(
@@ -97,18 +97,18 @@ def calibrate_cli(
         None,
         "--docs-per-document",
         min=1,
-        help="Count runs of so many docs as the pieces of a document, where no doc names it",
+        help="Count runs of so many docs as the pieces of a document, if no doc names it",
     ),
     biases: bool = typer.Option(
         False,
         "--biases",
-        help="Let each label have a bias where held-out texts ask for them; other entities may be "
+        help="Let each label have a bias if held-out texts ask for them; other entities may be "
         "found then",
     ),
     confidence: bool | None = typer.Option(
         None,
         "--slope/--no-slope",
-        help="A slope and shifts of the odds of entities, spans or arcs; by default where held-out "
+        help="A slope and shifts of the odds of entities, spans or arcs; by default if held-out "
         "ones ask for them",
     ),
     test: str | None = typer.Option(

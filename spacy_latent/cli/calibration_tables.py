@@ -320,7 +320,7 @@ def print_gain(gain: Gain, kept: bool, docs: int) -> None:
 def print_source(nlp: Language, dev: str) -> None:
     """Print what the calibration texts were used for before, as far as the config tells it."""
     used = used_as(nlp, dev)
-    page = "See 'Which texts' in docs/crf_ner.md."
+    page = "See 'Which texts' on the page 'Named entities by a sequence of tags'."
     if used == "train_corpus":
         msg.warn(
             f"The pipeline was trained on {dev}, as its config says. On these texts it is much "

@@ -30,8 +30,8 @@ ACCEPTED = (
 )
 FROM_TOKENS = "'spacy convert' makes .spacy of annotated tokens (.conllu, .conll, .iob)."
 FROM_A_TABLE = (
-    "The page docs/index.md has the lines that make .spacy of a table (.csv), under 'On your own "
-    "task'."
+    "The page 'Quick start' of the documentation has the lines that make .spacy of a table (.csv), "
+    "under 'On your own task'."
 )
 HINTS = {
     **dict.fromkeys((".csv", ".tsv"), FROM_A_TABLE),
@@ -329,7 +329,7 @@ def _tell_left_out(
             f"accepted or rejected, as in Prodigy's ner.teach (_is_binary), first {partial[0]}",
             "They do not say which other entities a text has, and so cannot judge what was "
             "found in it. Annotate whole texts, as with ner.correct. Training can use these "
-            "lines: see 'Accepted and rejected' in docs/incomplete_annotation.md.",
+            "lines: see 'Accepted and rejected' on the page 'Learn from incomplete annotation'.",
         )
     if misaligned:
         count = len(misaligned)

@@ -116,7 +116,7 @@ REPLACEMENTS = {
             over_pretrained={"gain": 48.0},
             note=f"{TOO_SURE} It learns from incomplete annotation, too: some labels in some "
             "texts, flags of what a text contains, a part of the entities, or sources that "
-            "disagree. See its setting evidence, and docs/incomplete_annotation.md.",
+            "disagree. See its setting evidence, and the page 'Learn from incomplete annotation'.",
         ),
         Replacement(
             "latent_parser",

@@ -12,6 +12,8 @@ import typer
 import wasabi.util
 from typer.core import TyperGroup
 
+from spacy_latent.errors import LatentError
+
 
 def prepare_streams() -> None:
     r"""Make the standard streams independent of their encoding.
@@ -44,6 +46,12 @@ class CommandGroup(TyperGroup):
 
 
 def run(main: Callable[..., Any]) -> None:
-    """Run a function as the main program, with parameters from the command line."""
+    """Run a function as the main program, with parameters from the command line.
+
+    The message of a LatentError is printed without a traceback.
+    """
     prepare_streams()
-    typer.run(main)
+    try:
+        typer.run(main)
+    except LatentError as error:
+        sys.exit(f"Error: {error}")

@@ -75,7 +75,7 @@ class SentenceSpans(_BoundedSpans):
                     f"A text of {end - start} tokens without a sentence boundary",
                     "it is split into windows, each with a structure of its own. Set sentence "
                     "boundaries (for example with the 'sentencizer' before this component) or "
-                    "raise max_length.",
+                    "raise max_length of the model's span_getter.",
                 )
             bounds = [start + (end - start) * i // pieces for i in range(pieces + 1)]
             spans.extend(pairwise(bounds))

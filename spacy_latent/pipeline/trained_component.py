@@ -109,8 +109,10 @@ class TrainedComponent(StoredComponent):
                 f"it listens to {upstream!r}, which did not run on these docs, so that it reads "
                 f"zeros and its predictions are of no use. Enable {known!r} too, before "
                 f"{self.name!r}, and if this one is in training.annotating_components, list "
-                f"{known!r} there too. Or, before it is left out, give this component a copy of "
-                f"its own: nlp.replace_listeners({known!r}, {self.name!r}, ['model.tok2vec']).",
+                f"{known!r} there too. For a pipeline without {known!r}, give this component a "
+                "copy of its own: run 'spacy assemble' with a config whose block of "
+                f"{self.name!r} has this pipeline as its source and replace_listeners = "
+                '["model.tok2vec"].',
             )
 
     # ---------------------------------------------------------------- initialize()

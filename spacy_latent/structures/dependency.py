@@ -19,7 +19,8 @@ DIRECTIONS = {"any": 0, "earlier": -1, "later": 1}
 # Other libraries put the scores of roots on the diagonal, so that scores have no row for the root.
 ROOT_IS_NODE_0 = (
     "Row and column 0 are the root, so n words need scores (B, n+1, n+1). If the scores of roots "
-    "are on the diagonal, move them to row 0: see from_diagonal in docs/structured_attention.md."
+    "are on the diagonal, move them to row 0, as from_diagonal of the page 'If you know structured "
+    "attention' does."
 )
 
 
