@@ -390,7 +390,7 @@ def test_a_graph_from_a_config_trains_in_a_layer() -> None:
 
 @pytest.mark.parametrize("kind", ["LinearChain", "TagSequence"])
 def test_a_chain_of_two_tags_with_a_budget_chooses_few_words(kind: str) -> None:
-    """The example of docs/factor_graphs.md: rationales of bounded size whose words are contiguous."""
+    """The example of docs/factor_graphs.md: rationales of bounded size."""
     torch.manual_seed(0)
     n, limit = 6, 2
     chain: LinearChain | TagSequence = LinearChain() if kind == "LinearChain" else TagSequence()
