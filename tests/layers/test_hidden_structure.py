@@ -112,7 +112,10 @@ def logits_of(layer: HiddenStructureLayer, vectors: Tensor, lengths: Tensor) -> 
 def enumerated(
     case: Any, layer: HiddenStructureLayer, vectors: Tensor, lengths: Tensor
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return all structures of each item, and z·(s + t_y), ``(1 + C, structures)``, row 0 without t."""
+    """Return all structures of each item, and z·(s + t_y), ``(1 + C, structures)``.
+
+    Row 0 is z·s.
+    """
     shared = layer.scorer(vectors, lengths)
     own = layer.composer.of_parts(vectors, lengths)
     every = torch.cat([shared[None], shared + own])
