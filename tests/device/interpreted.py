@@ -92,7 +92,7 @@ class Watch:
 
     - A program reads what it has written since its last barrier, perhaps by another thread.
     - It writes what it has read or written since then. The exception is a tile of two axes that it
-    has read as the same tile, and in no other way: each thread then has its own numbers.
+      has read as the same tile, and in no other way: each thread then has its own numbers.
     - It reads or writes outside of the tensors that it was given.
     """
 

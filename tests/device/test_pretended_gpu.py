@@ -1,4 +1,4 @@
-"""The simulated GPU refuses what a real one refuses, and logs transfers and waits."""
+"""The simulated GPU refuses operations that a real one refuses, and logs transfers and waits."""
 
 from __future__ import annotations
 

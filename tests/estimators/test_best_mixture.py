@@ -68,7 +68,7 @@ def test_prediction_is_the_best_or_the_mixture():
 def test_a_beam_of_merges_learns_in_a_latent_layer(name):
     """The result is the mixture of the vectors that the sequences compose.
 
-    The gradient of the scorer is right, although the merges themselves get none.
+    The gradient of the scorer is right, although the merges themselves get no gradient.
     """
     torch.manual_seed(1)
     scorer = build_merge_scorer_v1()(6).double()

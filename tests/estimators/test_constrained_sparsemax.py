@@ -70,7 +70,7 @@ def test_without_a_bound_it_is_sparsemax() -> None:
 
 
 def test_a_common_bound_is_a_choice_of_several() -> None:
-    """For k items, SparseMAP has the sum k, and at most 1 for each item."""
+    """SparseMAP of k items has the sum k, and at most 1 for each item."""
     scores, _ = drawn(20, 6)
     lengths = torch.tensor([6, 4] * 10)
     found = OneOfN().constrained_sparsemax(scores, lengths, 1 / 3)

@@ -141,10 +141,7 @@ def test_spigot_scales_by_the_batch() -> None:
 
 
 def test_perturb_and_map_of_one_choice_samples_the_softmax() -> None:
-    """For one of n, Gumbel noise gives exact samples.
-
-    Each frequency is within four standard errors.
-    """
+    """Gumbel noise gives exact samples of one of n. The test allows four standard errors."""
     torch.manual_seed(0)
     scores, count = torch.tensor([[1.0, 0.0, -1.0, 0.5]]), 4000
     draw = PerturbAndMap(num_samples=count)(listed_subsets(1, 1), scores, torch.tensor([4]), True)

@@ -157,9 +157,7 @@ def test_of_one_choice_that_is_the_relaxed_perturbation() -> None:
 
 
 def test_gumbel_rao_of_one_bit_by_integration() -> None:
-    """For one bit, the mean over the noise given z integrates the logistic density above or below
-    0.
-    """
+    """The mean over the noise of a bit given z integrates the logistic density on one side of 0."""
     scores = torch.tensor([[0.4]], dtype=torch.float64, requires_grad=True)
     estimator, structure = GumbelRao(0.7, 40_000), Bits()
     for bit in (0.0, 1.0):

@@ -254,7 +254,7 @@ def test_small_exponentiated_steps_are_domkes_derivative_of_marginals(
 
 @pytest.mark.parametrize("noise", ["gaussian", "gumbel"])
 def test_the_perturbed_mean_has_the_gradient_of_its_expectation(noise: str) -> None:
-    """For one of n with Gumbel noise the expectation is the softmax.
+    """The expectation of one of n with Gumbel noise is the softmax.
 
     The tolerance is five standard errors of 20,000 draws.
     """
@@ -332,7 +332,7 @@ def walk_of(scores: Tensor, gamma: float) -> Tensor:
 
 
 def test_smoothed_perturbation_is_the_expected_path_of_the_noisy_recursion() -> None:
-    """The reference is the sum over all paths, for sentences of three words, one word and none."""
+    """The reference is the sum over all paths, for texts of three words, one word and no word."""
     torch.manual_seed(2)
     scores = torch.randn(3, 3, 3, 3, dtype=torch.float64, requires_grad=True)
     upstream, lengths = torch.randn_like(scores), torch.tensor([3, 1, 0])

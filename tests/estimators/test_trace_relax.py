@@ -126,7 +126,7 @@ def test_its_gradient_is_that_of_the_loss_expected_over_traces(
 
 
 def test_its_gradient_is_unbiased_for_trees_of_four_tokens() -> None:
-    """With four tokens, cycles may contain cycles."""
+    """Four tokens are enough for cycles within cycles."""
     n, structure = 4, SpanningTree()
     leaf, weights = random_scores(n, 23).requires_grad_(), random_scores(n, 24)
     expected = expected_loss(leaf, False, weights, (0, 3), 2.0)

@@ -101,7 +101,7 @@ def test_equal_scores_give_the_best_of_the_cpu(structure: Structure) -> None:
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
 def test_the_same_comes_of_the_same(structure: Structure) -> None:
-    """If a thread read too early, results would differ now and then."""
+    """Results would differ now and then if a thread read too early."""
     scores, lengths = scores_for(structure, 60, 64, "cuda")
     first = everything(structure, scores, lengths)
     for _ in range(10):

@@ -105,7 +105,7 @@ from small.caller import total
 def doubled(count, value):
     return np.full(2, total(count, value)).sum()
 """
-# Code that simulates a read-only file system, since root may write whatever a mode says.
+# Code that simulates a read-only file system. Root could write to files of any mode.
 READ_ONLY = """
 import os, sys
 def refuse(event, arguments):

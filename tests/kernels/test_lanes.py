@@ -85,7 +85,7 @@ def test_a_batch_gives_what_each_item_gives(structure: Structure, scale: float) 
 @pytest.mark.parametrize("low", [-650.0, -720.0, -745.0, -2000.0])
 @pytest.mark.parametrize("single_root", [True, False])
 def test_arcs_of_the_root_may_be_far_below_others(low: float, single_root: bool) -> None:
-    """If every tree with weight has one root arc, log Z falls by ``low``, and nothing else changes.
+    """Lower scores of the root arcs change only log Z, if every tree with weight has one such arc.
 
     This holds even if the weights of root arcs underflow relative to the best tree.
     """

@@ -238,7 +238,7 @@ def test_what_steps_cost(build) -> None:
 
 @pytest.mark.parametrize("build", [build_counter_scorer_v1, build_counter_span_scorer_v1])
 def test_noise_before_the_cube_lets_a_step_at_0_move(build) -> None:
-    """Without noise, the slope of the cube at a step of 0 is 0, whatever the loss."""
+    """The slope of the cube at a step of 0 is 0 without noise, for any loss."""
     vectors = torch.ones(1, 2000, 6)
     slopes = {}
     for noise in (0.0, 0.4):

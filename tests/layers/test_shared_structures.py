@@ -1,4 +1,4 @@
-"""Shared compositions, whose values and gradients must equal those of separate ones."""
+"""Shared compositions, whose values and gradients must equal those of separate compositions."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_soft_charts_and_spans_with_a_gradient_are_not_shared() -> None:
 
 @pytest.mark.parametrize("rounds", [1, 4, None])
 def test_cycles_are_composed_as_written(rounds: int | None) -> None:
-    """If no number of rounds is given, the part under the root determines it."""
+    """The part under the root determines the number of rounds unless the composer fixes it."""
     torch.manual_seed(0)
     composer = RecursiveMessagePassing(WIDTH, 5, rounds).double()
     vectors = torch.randn(ITEMS, SIZE, WIDTH, dtype=torch.float64, requires_grad=True)

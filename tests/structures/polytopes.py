@@ -179,8 +179,8 @@ def _across(directions: np.ndarray, lines: np.ndarray) -> np.ndarray:
 def _with_weight(structures: np.ndarray, mean: np.ndarray) -> np.ndarray:
     """Return a mask of the structures that have weight in some average equal to the mean.
 
-    The linear program solves wᵀV = λ·mean and Σw = λ for w ≥ 0 and λ ≥ 0, with as many w as
-    possible at least 1.
+    The linear program solves wᵀV = λ·mean and Σw = λ for w ≥ 0 and λ ≥ 0. As many w as possible are
+    at least 1.
     """
     count, parts = structures.shape
     # The variables are w, then t ≤ min(w, 1), then λ.

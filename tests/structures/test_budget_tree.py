@@ -77,8 +77,8 @@ def test_sparsemap_relaxes_the_hull(projective: bool, budget: int) -> None:
 def test_the_solution_is_that_of_trees_and_budgets(projective: bool) -> None:
     """The solver of ``BudgetTree`` and ADMM find the same point, with the same gradient.
 
-    For projective trees, items whose unconstrained solution keeps to the budget need no iterations,
-    whatever else is in the batch.
+    For projective trees, items whose unconstrained solution keeps to the budget need no iterations.
+    Other items of the batch do not change this.
     """
     torch.manual_seed(0)
     structure, lengths = BudgetTree(2, projective), torch.tensor([6, 5, 6, 4, 6, 3])
@@ -471,7 +471,7 @@ def test_any_scale(scale: float) -> None:
 def test_of_large_scores_the_best_average_is_left(
     scale: float, single_root: bool, by_prices_alone: None
 ) -> None:
-    """From some scale on, squares no longer count, and the solution is the best average.
+    """Squares no longer count from some scale on, so the solution is the best average.
 
     The solver therefore scales larger scores down rather than clip them.
     """
@@ -521,8 +521,7 @@ def nothing(scores: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor, Tensor]
 
 @pytest.mark.parametrize("scale", [1.0, 1e3, 1e6, 1e30])
 def test_projective_averages_of_any_scores_are_the_best(scale: float, without_admm: None) -> None:
-    """For large scores, no average has a higher score, according to a linear program over all
-    trees."""
+    """No average has a higher score if scores are large, by a linear program over all trees."""
     torch.manual_seed(0)
     every = trees(5, 5, True)
     flat, kept = every.reshape(len(every), -1), every[:, 1:].sum(2)

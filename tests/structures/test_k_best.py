@@ -68,9 +68,9 @@ def test_top_k_against_enumeration(structure: Structure, listed: Listed, k: int)
 
 
 def test_one_of_n_is_what_the_general_algorithm_gives() -> None:
-    """Compare with the general algorithm beside −inf, padding and empty items.
+    """Compare with the general algorithm, for −inf, padding and empty items, too.
 
-    Of equal scores the first item comes first, as in ``map``.
+    Items of equal scores keep their order, as in ``map``.
     """
     structure = OneOfN()
     scores = torch.tensor([[2.0, -torch.inf, 5.0, 1.0], [1.0, 1.0, 1.0, 9.0], [3.0, 0.0, 0.0, 0.0]])

@@ -136,7 +136,7 @@ def test_the_best_values_of_factors_without_a_part_in_common() -> None:
 def test_budget_meets_the_optimality_conditions(
     values: list[float], limit: int, scale: float
 ) -> None:
-    """x = clip(w − t, 0, 1) with t ≥ 0, and the budget is spent where t > 0."""
+    """The solution is x = clip(w − t, 0, 1) with t ≥ 0, and x sums to the limit if t > 0."""
     point = np.array(values) * scale
     x = project(Budget(range(len(point)), limit), point)
     assert (x >= 0).all() and (x <= 1).all() and x.sum() <= limit + 1e-9

@@ -179,7 +179,7 @@ def test_a_finite_mask_is_as_good_as_a_forbidden_part(structure: Structure) -> N
 )
 @pytest.mark.parametrize("size", [30.0, 300.0, 3000.0])
 def test_gradients_of_marginals_at_large_scores(structure: Structure, size: float) -> None:
-    """The scores are products, as those of biaffine scorers, so their best parts coincide."""
+    """Scores that are products, as from biaffine scorers, have their best parts together."""
     scores, lengths = scores_for(structure, 9, 32)
     generator = torch.Generator().manual_seed(1)
     rows = torch.randn(scores.shape[:-1], generator=generator).double()[..., None]

@@ -258,7 +258,7 @@ def test_codes_go_both_ways() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 1e3])
 def test_steps_along_a_sequence_against_enumeration(scale: float) -> None:
-    """At scale 1000 the kernel uses logarithms."""
+    """The kernel uses logarithms at scale 1000."""
     torch.manual_seed(1)
     num_tags, n = 3, 4
     emissions, bound = torch.randn(n, num_tags).double() * scale, random_bound(num_tags, scale)
@@ -319,7 +319,7 @@ def test_steps_along_tags_that_do_not_fit_are_refused() -> None:
 @pytest.mark.parametrize("scale", [1.0, 1e3, 1e7])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_best_sequence_is_followed_as_in_two_steps(scale: float, dtype: torch.dtype) -> None:
-    """At scale 1000 the kernel uses logarithms. At 1e7 scores are as large as masks, and reduced
+    """The kernel uses logarithms at scale 1000. At 1e7 scores are as large as masks, and reduced
     first.
     """
     torch.manual_seed(2)
@@ -338,7 +338,7 @@ def test_the_best_sequence_is_followed_as_in_two_steps(scale: float, dtype: torc
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 300.0])
 def test_given_steps_have_their_probability_after_their_first_tag(scale: float) -> None:
-    """At scale 300 the kernel uses logarithms."""
+    """The kernel uses logarithms at scale 300."""
     torch.manual_seed(3)
     chain = TagSequence().bind(*(part.double() for part in random_bound(3, scale)))
     scores, lengths = torch.randn(3, 4, 3).double() * scale, torch.tensor([4, 0, 2])

@@ -49,7 +49,7 @@ KINDS = ["all equal", "few values", "equal rows", "equal words"]
 
 
 class NoNeighbours(Constraint):
-    """At most one of two neighbours is chosen."""
+    """A constraint that allows at most one of two neighbours."""
 
     def factors(self, parts: np.ndarray) -> list[LogicFactor]:
         known = parts[parts >= 0].tolist()

@@ -82,7 +82,7 @@ def test_json_lines_hold_everything(corpus: Path, tmp_path: Path) -> None:
     assert {"depth", "root share", "left-branching", "arc length", "entropy"} <= first.keys()
     assert "changed" not in first and 0 <= last["changed"] <= 1
     assert last["support"] == 1 and last["entropy"] > 0
-    # In percent, as in spaCy's console logger.
+    # The score is in percent, as in spaCy's console logger.
     assert rows[2]["scores"]["latent_uas"] > 1
 
 
@@ -107,7 +107,7 @@ def test_training_is_the_same_with_and_without_it(corpus: Path, tmp_path: Path) 
 
 
 class Recorder:
-    """A logger that keeps what it is told."""
+    """A logger that records its calls."""
 
     def __init__(self) -> None:
         self.infos: list[dict[str, Any]] = []
