@@ -178,7 +178,7 @@ def test_the_loss_of_entmax_by_its_definition() -> None:
     gold = golds(scores, lengths)
     loss = OneOfN().entmax_loss(scores, gold, lengths, alpha)
     assert (loss >= 0).all() and not loss[2:4].any()
-    # No point of the simplex has an objective above the loss, relative to gold.
+    # The loss is the largest objective on the simplex, minus the objective of gold.
     best = OneOfN().entmax(scores.detach(), lengths, alpha.detach())
     for b, n in enumerate(lengths.tolist()):
         if not n:

@@ -308,7 +308,7 @@ def every_structure() -> Iterator[Listed]:
         for budget in (1, 2):
             structure = BudgetTree(budget, projective)
             yield Listed(structure, budget_trees(projective, budget), dict(small))
-    # Members that two structures share, with and without a constraint.
+    # Members that two structures share, under a constraint.
     tree = {"tree": ProjectiveTree(), "near": SpanningTree(max_arc_length=2)}
     budget = {"modifiers": LineBudget(1, axis=0, but_first=True)}
     yield Listed(FactorGraph(tree, budget), near_budget_trees, dict(small))

@@ -31,7 +31,7 @@ def _log_sum_of_pairs(a, b, da, db):
 
 @njit(nogil=True, fastmath=False)
 def projective_inside(s, ds, n, first, charts, change):
-    """Run :func:`_inside` and :func:`_inside_tangent` on logarithms.
+    """Run the inside pass of projective trees in log space, with its tangents along ``ds``.
 
     Returns:
         log Z and its tangent.

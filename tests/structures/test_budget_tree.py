@@ -334,7 +334,7 @@ def test_what_prices_do_not_solve_is_left_to_trees() -> None:
 def test_many_heads_that_cannot_be_a_tree() -> None:
     structure, lengths = BudgetTree(4), torch.tensor([12, 12])
     scores = torch.zeros(2, 13, 13, dtype=torch.float64)
-    # Only words 3 and 4 can head each other, so no arc enters the pair. Each word alone could be
+    # Words 3 and 4 have only each other as heads, so no arc enters the pair. Each alone could be
     # entered.
     scores[1, :, 3:5] = -torch.inf
     scores[1, 3, 4] = scores[1, 4, 3] = 0.0

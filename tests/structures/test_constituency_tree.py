@@ -24,8 +24,8 @@ def test_there_are_catalan_many() -> None:
 def test_gradients(scale: float) -> None:
     torch.manual_seed(1)
     lengths = torch.tensor([5, 3, 1, 0])
-    # A large rounded base is added to small scores, so derivatives are large enough for finite
-    # differences.
+    # Scores are multiples of ``scale`` plus small numbers. Several trees therefore tie nearly, and
+    # derivatives are large enough for finite differences.
     base = scale * torch.randn(4, 5, 5, dtype=torch.float64).round()
     small = torch.randn(4, 5, 5, dtype=torch.float64, requires_grad=True)
     for operation in (STRUCTURE.log_partition, STRUCTURE.marginals):

@@ -187,8 +187,8 @@ def test_the_jacobian_is_that_of_the_face_within_constraints(given: Constrained,
 def test_the_jacobian_where_prices_are_not_unique(words: list[int]) -> None:
     """Newton's method reaches the boundary of the optimal prices.
 
-    Trees tie there that have no weight in the solution. Prices are for one word, or for two equal
-    words.
+    Trees tie there that have no weight in the solution. The prices of one word, or of two equal
+    words, are not unique.
     """
     if len(words) == 4:
         values = [[1.0, 2.0, 0.0], [1.0, 0.0, 2.0], [1.0, 0.0, 0.0]]
