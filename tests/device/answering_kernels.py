@@ -1,5 +1,6 @@
-"""Kernels for a simulated GPU that write results of the CPU. They wait as real ones do, and nothing
-is compiled.
+"""Kernels for a simulated GPU that write results of the CPU.
+
+They wait as real kernels do, and nothing is compiled.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def _held(value: Any) -> Any:
 
 
 def answer(kernels: GpuKernels, operation: int, given: Call) -> None:
-    """Write the outputs of a launch."""
+    """Compute the outputs of one launch on the CPU, and write them."""
     known = [families.family_of(f"spacy_latent.kernels.{name}:FAMILY") for name in FAMILIES]
     (family,) = (family for family in known if family.device == kernels)
     call = Call(*map(_held, given))
@@ -58,8 +59,12 @@ def answer(kernels: GpuKernels, operation: int, given: Call) -> None:
 
 @contextmanager
 def answering_kernels(after: Callable[[int], None] = lambda count: None) -> Iterator[list[Any]]:
-    """The kernels that were launched. after: called with the number of launches behind each of
-    them; what it raises is an error of the launch."""
+    """Replace the kernels, and yield the list of kernels that were launched.
+
+    Args:
+        after: Called after each launch, with the number of launches so far. An error that it raises
+            is an error of the launch.
+    """
     launched: list[Any] = []
 
     def launch(kernels: GpuKernels, operation: int, call: Call) -> None:

@@ -1,4 +1,4 @@
-"""Batches that kernels for a GPU are tested with, on one or without one."""
+"""Batches for tests of kernels for a GPU, with or without one."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ def batch(
     sizes: Sequence[int] = LENGTHS,
     scales: Sequence[float] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Normal scores, some of which are −inf but leave a structure; NaN in the padding. scales: of
-    the items."""
+    """Return normal scores with NaN as padding, and lengths. Some are −inf, but leave a structure.
+
+    Args:
+        scales: The scale of the scores of each item.
+    """
     lengths = torch.tensor(sizes)
     chain, nodes = isinstance(structure, LinearChain), int(structure.parts == "arcs")
     size = max(sizes) + 1 + nodes
@@ -49,7 +52,7 @@ def batch(
     for b, length in enumerate(sizes):
         last = length + nodes
         if not chain:
-            # One that branches to the right, and a path through the tokens.
+            # Leave a tree that branches to the right, and a path through the tokens.
             forbidden[b, :, last - 1] = False
             forbidden[b].diagonal().fill_(False)
             forbidden[b].diagonal(1).fill_(False)
@@ -60,7 +63,9 @@ def batch(
 
 
 def everything(structure: Structure, scores: Tensor, lengths: Tensor) -> list[Tensor]:
-    """The best, log Z, marginals, and the product of their Jacobian with a vector."""
+    """Return the best structures, log Z, marginals, and the product of their Jacobian with a
+    vector.
+    """
     scores = scores.clone().requires_grad_()
     upstream = torch.arange(scores.numel(), dtype=torch.float64).sin().to(scores)
     best = structure.map(scores.detach(), lengths)

@@ -1,4 +1,7 @@
-"""On a machine with a real GPU, run ``tests/gpu``: kernels would get simulated tensors here."""
+"""Skip these tests on a machine with a real GPU, whose kernels would get simulated tensors.
+
+Run ``tests/gpu`` there.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Kernels in Triton on a CPU, and a watch for what only a GPU would show.
+"""Triton kernels on a CPU, and a watch for errors that only a GPU would show.
 
-Triton's interpreter runs a program's operations one after the other on whole tiles. So it gives the
-right answer also where a barrier is missing. :class:`Watch` compares each load and each store with
-what other threads may not yet have read or written.
+Triton's interpreter runs the operations of a program one after the other, on whole tiles. Its
+results are right even if a barrier is missing. :class:`Watch` therefore compares each load and
+store with the accesses of other threads since the last barrier.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 import torch
 
-# Kernels are interpreted that are defined while this is set.
+# Kernels that are defined while this is set are interpreted.
 with patch.dict(os.environ, {"TRITON_INTERPRET": "1"}):
     triton = pytest.importorskip("triton", reason="Triton is not installed")
     interpreter = import_module("triton.runtime.interpreter")
     with suppress(ImportError):
-        # Imported by Triton at the first launch, when this is no longer set.
+        # Triton imports it at the first launch, when the variable is no longer set.
         import_module("triton.experimental.gluon")
     NAMES = ("projective_tree", "spanning_tree", "constituency_tree", "linear_chain")
     MODULES = {
@@ -42,7 +42,7 @@ _patch_language = interpreter._patch_lang
 
 
 def _patch_once(function: Any) -> Any:
-    """Triton patches its language anew at each call of a function, which takes half of the time."""
+    """Patch Triton's language only once. Triton does so at each call, for half of the time."""
     if id(function.__globals__) not in _patched:
         _patched.add(id(function.__globals__))
         _patch_language(function)
@@ -50,7 +50,7 @@ def _patch_once(function: Any) -> Any:
 
 
 def _reduce_by_halves(self: Any, given: Any) -> list[Any]:
-    """In place of Triton's loop over single numbers, which takes a hundred times as long."""
+    """Reduce by halves. Triton's loop over single numbers takes a hundred times as long."""
     parts = [value.handle.data for value in given]
     while parts[0].shape[self.axis] > 1:
         halves = [np.split(part, 2, self.axis) for part in parts]
@@ -67,7 +67,10 @@ def _reduce_by_halves(self: Any, given: Any) -> list[Any]:
 
 
 def _splat(self: Any, block: Any, given: Any) -> Any:
-    """In place of Triton's, which makes integers of conditions, and they are no mask since 3.9."""
+    """Fill a block with a number.
+
+    Triton's own function makes integers of conditions, which are no masks since Triton 3.9.
+    """
     number = given.data[0] if given.data.ndim else given.data
     return interpreter.TensorHandle(np.full(block.shape, number), given.dtype.scalar)
 
@@ -79,16 +82,18 @@ interpreter.ReduceOps.generic_reduce = _reduce_by_halves
 
 
 class Race(AssertionError):
-    """An access that a GPU would do wrong, or not always do right."""
+    """An access with a result on a GPU that is wrong, or not always right."""
 
 
 class Watch:
-    """Raises Race where a program
+    """Raise :class:`Race` at an access that is unsafe on a GPU.
 
-    - reads what it has written since its last barrier, perhaps by another thread,
-    - writes what it has read or written since then, except a tile of two axes that it read as that
-      very tile, each thread its own numbers, and in no other way, or
-    - reads or writes outside of the tensors that it was given.
+    An access is unsafe in three cases:
+
+    - A program reads what it has written since its last barrier, perhaps by another thread.
+    - It writes what it has read or written since then. The exception is a tile of two axes that it
+      has read as the same tile, and in no other way: each thread then has its own numbers.
+    - It reads or writes outside of the tensors that it was given.
     """
 
     def __init__(self) -> None:
@@ -97,7 +102,7 @@ class Watch:
         self.clear()
 
     def clear(self) -> None:
-        # The load that has read each place since the barrier; None if there are several.
+        # The load that has read each address since the barrier, or None after several loads.
         self.read: dict[int, list[int] | None] = {}
         self.written: set[int] = set()
 
@@ -121,7 +126,7 @@ class Watch:
             return
         self.stores += 1
         readers = [self.read[place] for place in places if place in self.read]
-        # Numbers and rows are read by several threads each.
+        # Single numbers and rows are read by several threads.
         own = keep.ndim > 1 and min(keep.shape) > 1 and places == (readers or [None])[0]
         if any(reader is not readers[0] for reader in readers) or (readers and not own):
             raise Race("writes what was read since the barrier")
@@ -132,7 +137,7 @@ class Watch:
 
 @contextmanager
 def watched() -> Iterator[Watch]:
-    """Watch all kernels that are launched inside."""
+    """Watch all kernels that are launched inside of the context."""
     builder, executor = interpreter.InterpreterBuilder, interpreter.GridExecutor
     load, store = builder.create_masked_load, builder.create_masked_store
     set_index, read_arguments = builder.set_grid_idx, executor._init_args_hst

@@ -1,7 +1,9 @@
-"""The table in docs/training.md of where each operation on a structure runs, from what the
-pretended GPU sees: scores that come down are solved on the CPU, unless the structure has kernels.
+"""The table in docs/training.md of the device on which each operation on a structure runs.
 
-python -m tests.device.places
+It follows from the log of the simulated GPU. Scores that are transferred down are solved on the
+CPU, unless the structure has kernels.
+
+    python -m tests.device.places
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from tests.device.pretended_gpu import CUDA, Log, pretended_gpu
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 BEGIN = "<!-- where operations run: python -m tests.device.places -->"
 END = "<!-- end of the table -->"
-# Operations of a structure that its kernels for a GPU do.
+# Operations that the kernels of a structure run on a GPU.
 BY_KERNELS = {"the best", "sums"}
 OPERATIONS = ("the best", "sums", "SparseMAP", "samples", "k best")
 TITLES = {

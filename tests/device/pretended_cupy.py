@@ -1,15 +1,16 @@
-"""CuPy that is not there, for Thinc: arrays over the memory of :mod:`tests.device.pretended_gpu`.
+"""A simulated CuPy for Thinc: arrays in the memory of :mod:`tests.device.pretended_gpu`.
 
-They hold a NumPy array and are none: an operation with a plain one raises, as does NumPy that asks
-for their numbers. ``array`` and ``get`` go up and down and are logged, as are the waits of ``if``
-and ``float``. Between them and torch goes one's memory, through a capsule that can be opened once.
+An array holds a NumPy array, but cannot be used as one. An operation with a plain NumPy array
+raises an error, and so does a conversion by NumPy. ``array`` and ``get`` transfer up and down and
+are logged, and so are the waits of ``if`` and ``float``. Torch and this module share memory through
+a capsule, which can be opened once. Thinc keeps its own classes and checks. Each of its kernels is
+looked up by its name, as a function of NumPy or of Thinc's operations for the CPU.
 
-Thinc keeps its own classes and checks; of its kernels, each is a function of NumPy or of Thinc's
-operations for the CPU, by its name. Not pretended: those kernels themselves, the allocators, and
-types that CuPy promotes otherwise than NumPy.
+The kernels themselves are not simulated, nor are the allocators, and types that CuPy promotes
+otherwise than NumPy.
 
-Thinc asks for CuPy when it is imported, so :func:`pretended_cupy` comes first, in a
-process of its own.
+Thinc asks for CuPy when it is imported, so enter :func:`pretended_cupy` first, in a process of its
+own.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from tests.device.pretended_gpu import CudaTensor, DeviceError, note
 
-# Functions that accept plain arrays: they send them up, or read them on the CPU.
+# Functions that accept plain arrays. The first ones send them up, and the others read them on the
+# CPU.
 _SENDS_UP = {"array", "asarray", "ascontiguousarray"}
 _READS_ON_THE_CPU = {"split", "array_split"}
 
 
 class Array(NDArrayOperatorsMixin):
-    """``cupy.ndarray``. held: the numbers."""
+    """A stand-in for ``cupy.ndarray``. ``held`` has the numbers."""
 
     def __init__(self, shape: Any, dtype: Any = np.float64, order: Any = "C") -> None:
         self.held = np.empty(shape, dtype, order)
@@ -132,7 +134,7 @@ class Array(NDArrayOperatorsMixin):
 
 
 class Capsule:
-    """Somebody's memory on its way to another library, which may take it once."""
+    """Memory on its way to another library, which may take it once."""
 
     def __init__(self, held: np.ndarray) -> None:
         if any(stride < 0 for stride in held.strides):
@@ -162,11 +164,11 @@ def _open(value: Any) -> Any:
 
 
 def _index(value: Any) -> Any:
-    """CuPy sends up what lies on the CPU, without a word."""
+    """Return an index for NumPy. CuPy sends an index on the CPU up without a warning."""
     if isinstance(value, tuple):
         return tuple(_index(part) for part in value)
     if isinstance(value, (list, np.ndarray)):
-        # No places are places, too.
+        # An empty list is an index, too.
         places = np.asarray(value if len(value) else np.zeros(0, dtype=np.int64))
         note("up", "index", places.nbytes)
         return places
@@ -372,7 +374,7 @@ class RawModule:
 
 
 class RawKernel:
-    """A kernel of Thinc's, by its name. It takes only what lies on the GPU, and numbers."""
+    """One of Thinc's kernels, by its name. It takes only arrays on the GPU, and numbers."""
 
     def __init__(self, code: str, name: str) -> None:
         self.run = KERNELS[name.split("<")[0]]
@@ -405,7 +407,7 @@ def _scatter_add(table: Array, indices: Any, values: Any) -> None:
 
 
 def _to_dlpack(tensor: torch.Tensor) -> Capsule:
-    # The function of torch, other than the method of its tensors, takes those with a gradient.
+    # Unlike the method of tensors, the function of torch accepts tensors with a gradient.
     return Capsule((tensor.held if isinstance(tensor, CudaTensor) else tensor.detach()).numpy())
 
 
@@ -473,7 +475,7 @@ def _modules() -> dict[str, ModuleType]:
 
 @contextmanager
 def pretended_cupy() -> Iterator[None]:
-    """CuPy as Thinc finds it. Within a pretended GPU, and before Thinc is imported."""
+    """Simulate CuPy for Thinc, within a simulated GPU and before Thinc is imported."""
     assert "thinc" not in sys.modules and torch.cuda.is_available()
     with ExitStack() as stack:
         stack.enter_context(patch.dict(sys.modules, _modules()))

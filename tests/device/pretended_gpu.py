@@ -1,18 +1,17 @@
-"""A GPU that is not there, for torch.
+"""A simulated GPU for torch.
 
 Its tensors hold their numbers on the CPU and say that they are on ``cuda:0``. An operation that a
-real GPU refuses raises :class:`DeviceError`: tensors of two devices in one operation, a generator
-of the CPU for numbers of the GPU, NumPy. Operations that a real GPU does silently and slowly are
-logged with the line of the package that called them: transfers, and waits for the GPU's queue to
-run empty.
+real GPU refuses raises :class:`DeviceError`. Examples are tensors of two devices in one operation,
+a generator of the CPU for numbers of the GPU, and NumPy. Some operations are slow on a real GPU
+without a message: transfers, and waits until the GPU's queue is empty. They are logged with the
+line of the package that called them.
 
-Under torch the tensors are of the device "meta", for which it has neither kernels nor threads of
-its own; nothing else may use that device meanwhile. Random numbers come from torch's generator for
-the CPU in the order in which they are asked for: with the same seed they are those of the CPU. A
-real GPU draws others.
+Inside of torch the tensors are on the device "meta", for which torch has neither kernels nor
+threads. Nothing else may use that device meanwhile. Random numbers come from torch's generator for
+the CPU in the order of the calls. With the same seed they equal the CPU's. A real GPU draws others.
 
-Not pretended: what is slow or wrong in a kernel, memory, mixed precision, a result read before it
-has come over, and operations that only the CPU has.
+Not simulated are slow or wrong kernels, memory, mixed precision, results that are read before their
+transfer ends, and operations that only the CPU has.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from spacy_latent.kernels.autograd import operators
 from spacy_latent.kernels.core import gpu_transfers
 
 CUDA = torch.device("cuda", 0)
-# The device that C++ sees.
+# The device that the C++ code of torch sees.
 _UNDER_TORCH = torch.device("meta")
 _PACKAGE = str(Path(spacy_latent.__file__).parent)
 
 OUTSIDE = "outside of the package"
-# Modules that do what others ask them.
+# Modules that call operations for others.
 _PASS_ON = (
     "numpy",
     "tests.device.pretended",
@@ -52,7 +51,7 @@ _PASS_ON = (
 
 Kind = Literal["up", "down", "wait"]
 
-# The result says on the CPU how large it is, or is on the CPU itself.
+# The CPU needs the size of the result, or the result itself, so it waits.
 _WAITS = {
     "_linalg_check_errors",
     "_local_scalar_dense",
@@ -68,11 +67,11 @@ _WAITS = {
 }
 _ON_THE_CPU = {"_local_scalar_dense", "equal", "is_nonzero"}
 _INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
-# Those that move, and those for which lengths lie on the CPU.
+# Operations that move numbers between devices, or whose lengths are on the CPU.
 _OF_TWO_DEVICES = {"_to_copy", "copy_", "_pack_padded_sequence"}
-# Take numbers without axes from the CPU, as all do that work part by part.
+# Operations that accept numbers without axes from the CPU. Pointwise operations do so, too.
 _TAKE_NUMBERS = {"fill_", "masked_fill", "masked_fill_", "where"}
-# They change what torch knows of a tensor beside its numbers.
+# Operations that change the shape or the strides of a tensor in place.
 _RESHAPE_IN_PLACE = {"squeeze_", "t_", "transpose_", "unsqueeze_"}
 
 
@@ -81,9 +80,15 @@ class DeviceError(RuntimeError):
 
 
 class Event(NamedTuple):
-    """kind: a transfer "up" to the GPU or "down" from it, or a "wait" for it. place: lines of this
-    package, the innermost first. asked: the package that asks by itself, under such a line maybe
-    another. size: bytes. blocking: whether the CPU waits for a transfer."""
+    """An operation in the log.
+
+    Attributes:
+        kind: A transfer "up" to the GPU or "down" from it, or a "wait" for it.
+        place: The lines of this package that led to it, the innermost first.
+        asked: The package that called the operation. It may be another one that this package calls.
+        size: The number of bytes.
+        blocking: Whether the CPU waits for a transfer.
+    """
 
     kind: Kind
     operation: str
@@ -94,31 +99,32 @@ class Event(NamedTuple):
 
 
 class Log(list[Event]):
-    """The operations, in order."""
+    """The operations in the log, in order."""
 
     def own(self) -> Log:
-        """Operations that this package itself calls."""
+        """Return the operations that this package itself calls."""
         return Log(event for event in self if event.asked == spacy_latent.__name__)
 
     def count(self, kind: Any) -> int:
         return sum(event.kind == kind for event in self)
 
     def size(self, kind: Kind) -> int:
-        """Bytes of all transfers of a kind."""
+        """Return the number of bytes of all transfers of a kind."""
         return sum(event.size for event in self if event.kind == kind)
 
     def lines(self, kind: Kind) -> str:
-        """Who asked how often, one in a line."""
+        """Return one line for each place of a call, with the number of its calls."""
         places = Counter(f"{e.operation} at {e.place}" for e in self if e.kind == kind)
         return "\n".join(f"{count:4} {kind} {place}" for place, count in places.most_common())
 
 
 class _Running:
-    """State of the simulated GPU."""
+    """The state of the simulated GPU."""
 
     def __init__(self) -> None:
         self.log = Log()
-        # By their addresses; kept, so that nothing else comes to lie there.
+        # Pinned storages by their addresses. They are kept, so that no other storage gets their
+        # address.
         self.pinned: dict[int, Any] = {}
 
     def pin(self, tensor: Tensor) -> None:
@@ -133,13 +139,16 @@ _running = _Running()
 
 
 def note(kind: Kind, operation: str, size: int = 0, blocking: bool = True) -> None:
-    """Log what is asked, by the line of the package that is running."""
+    """Log an operation, with the line of the package that is running."""
     asked, place = _place()
     _running.log.append(Event(kind, operation, place, asked, size, blocking))
 
 
 def _place() -> tuple[str, str]:
-    """Who asked, past what only passes it on, and through which lines of the package."""
+    """Return the package that called an operation, and the lines of our package that led to it.
+
+    Modules that call operations for others are skipped.
+    """
     frame: Any = sys._getframe(2)
     asked, lines = "", []
     while frame is not None and len(lines) < 2:
@@ -157,7 +166,7 @@ def _refuse(operation: str, reason: str) -> DeviceError:
 
 
 class CudaTensor(torch.Tensor):
-    """held: the numbers, on the CPU."""
+    """A tensor on the simulated GPU. ``held`` has its numbers on the CPU."""
 
     held: Tensor
 
@@ -205,7 +214,7 @@ class CudaTensor(torch.Tensor):
             args, first = (CUDA, first.dtype), CUDA
             kwargs.pop("other", None)
         if first == CUDA and not kwargs.get("copy"):
-            # Under torch it is on another device, and would be copied.
+            # Inside of torch it is on another device, and would be copied.
             dtypes = [value for value in (*args, kwargs.get("dtype")) if _is_dtype(value)]
             return self if dtypes in ([], [self.dtype]) else super().to(dtypes[0])
         return super().to(*args, **kwargs)
@@ -254,7 +263,7 @@ def _is_dtype(value: Any) -> bool:
 
 
 def _without_lists(index: Any) -> Any:
-    """Lists as tensors, which torch makes of them out of sight, on the CPU."""
+    """Replace lists by tensors. Torch would convert them internally, on the CPU."""
     if isinstance(index, tuple):
         return tuple(_without_lists(part) for part in index)
     if not isinstance(index, list):
@@ -293,8 +302,11 @@ def _wrap(value: Any) -> Any:
 
 
 class _Known(NamedTuple):
-    """Known facts about an operation. takes_numbers: without axes, from the CPU. parts: it is made
-    of others.
+    """Known facts about an operation.
+
+    Attributes:
+        takes_numbers: Whether it accepts numbers without axes from the CPU.
+        parts: Whether it is composed of other operations.
     """
 
     name: str
@@ -305,7 +317,7 @@ class _Known(NamedTuple):
     parts: bool
 
 
-# The key under which an operator of the package has its body, on every device.
+# The key of the bodies of the package's operators, which is the same for every device.
 _BODY = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 
@@ -330,7 +342,8 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with _OnGpu():
             return func.redispatch(_BODY, *args, **kwargs)
     if known.parts:
-        # In the body of an operator torch does not take these apart by itself, and they may move.
+        # In the body of an operator torch does not decompose these operations, and they may
+        # transfer.
         with _OnGpu():
             return func.decompose(*args, **kwargs)
     tensors = list(_tensors((*args, *kwargs.values()) if kwargs else args))
@@ -368,7 +381,7 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     else:
         found = func(*_open(args))
     if known.in_place:
-        # torch asks for the very tensor.
+        # Torch expects the same object.
         return args[0]
     if not target or name in _ON_THE_CPU:
         return found
@@ -418,7 +431,9 @@ def _note_move(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], target:
 
 
 class _OnGpu(TorchDispatchMode):
-    """For what has no tensor of the GPU among its arguments: new ones, and uploads."""
+    """A mode for operations without a tensor of the GPU among their arguments: new ones, and
+    uploads.
+    """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -432,7 +447,7 @@ class _OnGpu(TorchDispatchMode):
 
 
 def _with_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
-    """With the number of the GPU, without which torch would ask CUDA for it."""
+    """Add the number of the GPU, for which torch would otherwise ask CUDA."""
     if args and isinstance(args[0], (str, int, torch.device)) and _is_gpu(args[0]):
         args = (CUDA, *args[1:])
     if kwargs.get("device") is not None and _is_gpu(kwargs["device"]):
@@ -441,7 +456,7 @@ def _with_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[A
 
 
 def _sent_up(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Tensors that torch makes on the CPU internally, and sends up."""
+    """Wrap a function that makes tensors on the CPU, so that it sends them up."""
 
     def made(*args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Tensor:
         if device is None and isinstance(args[0], CudaTensor):
@@ -473,7 +488,10 @@ def _moved(this: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _same_parameters(move: Callable[..., Any]) -> Callable[..., Any]:
-    """A module's parameters become tensors of another class; torch gives them that in exchange."""
+    """Wrap a method that moves a module, so that the parameters stay the same objects.
+
+    Moved parameters have another class, so torch has to swap their contents.
+    """
 
     def moved(this: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         before = torch.__future__.get_swap_module_params_on_conversion()
@@ -488,8 +506,10 @@ def _same_parameters(move: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def pretended_gpu() -> Iterator[Log]:
-    """A GPU, ``CUDA``, and the log of what was asked of it. Modules keep their parameters, as the
-    same objects, when they are moved there and back."""
+    """Simulate a GPU, ``CUDA``, and yield the log of its operations.
+
+    Modules keep the same parameter objects when they are moved there and back.
+    """
     global _running
     before, _running = _running, _Running()
     module = torch.nn.Module
@@ -511,9 +531,9 @@ def pretended_gpu() -> Iterator[Log]:
             (module, name, _same_parameters(getattr(module, name)))
             for name in ("to", "cpu", "cuda")
         ),
-        # On a real GPU the type is Tensor itself.
+        # On a real GPU the class of tensors is Tensor itself.
         (operators, "is_traced", lambda scores: torch.compiler.is_compiling()),
-        # Another test may have compiled something.
+        # Code that another test compiled could change this.
         (gpu_transfers, "writes_are_counted", lambda: True),
     ]
     try:

@@ -1,5 +1,7 @@
-"""Kernels for a GPU give what those for the CPU give, and no thread meets another's numbers too
-early. They run through Triton's interpreter, see tests.device.interpreted."""
+"""Kernels for a GPU against kernels for the CPU, with a check for missing barriers.
+
+They run in Triton's interpreter, see tests.device.interpreted.
+"""
 
 from __future__ import annotations
 
@@ -33,24 +35,27 @@ from tests.device.interpreted import MODULES, Race, watched
 ROOT = Path(__file__).parents[2]
 KINDS = [ProjectiveTree(), SpanningTree(), ConstituencyTree(), LinearChain()]
 LENGTHS = [5, 0, 1, 4, 2, 4]
-# Scales of the items: for some, float64 holds the sums unscaled, for others it does not.
+# Scales of the items. float64 holds the sums of some items unscaled, and of others not.
 SCALES = [1.0, 1.0, 1.0, 1000.0, 0.001, 30.0]
 pytestmark = [
     pytest.mark.filterwarnings("error::spacy_latent.errors.LatentWarning"),
-    # Warnings of the interpreter if a kernel finds that it has lost precision.
+    # The interpreter warns if a kernel detects lost precision.
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),
 ]
 
 
 class _Everything:
-    """A set that has everything."""
+    """A set that contains everything."""
 
     def __contains__(self, _: object) -> bool:
         return True
 
 
 def _in_tiles(module: ModuleType, size: int) -> Callable[..., Any]:
-    """How a module solves a batch, in tiles of that size: spans of these texts need two of 4."""
+    """Return a plan of a module with tiles of this size.
+
+    The spans of these texts need two tiles of size 4.
+    """
     plan = module.plan
 
     def small(shape: Any, operation: int) -> Any:
@@ -58,7 +63,7 @@ def _in_tiles(module: ModuleType, size: int) -> Callable[..., Any]:
         if "SPANS" in found.constants:
             found = found._replace(constants={"WAYS": size, "SPANS": size})
         elif "WIDTH" in found.constants:
-            # A whole row, and two rounds of tokens that are taken out together.
+            # A tile has a whole row, and two tokens are eliminated together.
             found = found._replace(constants={"WAYS": size // 2, "WIDTH": 8, "TOGETHER": 2})
         return found
 
@@ -72,14 +77,14 @@ def tile() -> int:
 
 @pytest.fixture()
 def kernels(tile: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Tensors on the CPU are taken for such on a GPU, and nothing is left to the CPU."""
+    """Run kernels on tensors of the CPU as if they were on a GPU, and leave no item to the CPU."""
     monkeypatch.setattr(dispatch, "on_device", lambda scores: True)
-    # A GPU is not asked, and kernels get such scores.
+    # Scores on a GPU are not checked, so kernels get extreme ones.
     monkeypatch.setattr(base, "has_extreme_scores", lambda scores: False)
     monkeypatch.setattr(dispatch, "LEAST_ITEMS", 1)
     monkeypatch.setattr(dispatch, "_failed", set())
     monkeypatch.setattr(dispatch, "_confirmed", _Everything())
-    # Some items at once, so that others begin in the middle of the batch.
+    # The workspace holds only some items, so a launch may begin in the middle of the batch.
     monkeypatch.setattr(dispatch, "LARGEST_WORKSPACE", 2 * 8 * 500)
     for module in MODULES.values():
         monkeypatch.setattr(module, "plan", _in_tiles(module, tile))
@@ -124,7 +129,7 @@ def test_everything_is_what_the_cpu_gives(
 def test_a_token_that_only_the_root_can_have(
     single_root: bool, request: pytest.FixtureRequest
 ) -> None:
-    """It is not the token that is eliminated last."""
+    """The token is not the last one to be eliminated."""
     structure = SpanningTree(single_root=single_root)
     scores = torch.linspace(-1.0, 1.0, 25, dtype=torch.float64).reshape(1, 5, 5)
     scores[0, 1:, 3] = -torch.inf
@@ -151,7 +156,7 @@ def test_large_scores_give_probabilities_or_an_error(structure: Any, kernels: No
             continue
         assert bool((found >= 0).all() and (found <= 1 + 1e-5).all()), found
     assert refused or isinstance(structure, SpanningTree)
-    # Far below the others, a score only forbids.
+    # A score far below the others only forbids its part.
     masked = used & (torch.rand(scores.shape, generator=torch.Generator().manual_seed(1)) < 0.1)
     masked &= structure.map(scores, lengths) == 0
     expected = structure.marginals(scores.masked_fill(masked, -torch.inf), lengths)
@@ -175,7 +180,7 @@ def test_bad_items_are_named(structure: Any, kernels: None) -> None:
 
 
 def test_a_graph_can_be_captured(kernels: None) -> None:
-    """Nothing between the launches looks at what a GPU has found."""
+    """Nothing reads results of the GPU between the launches."""
     launched: list[int] = []
     structure = SpanningTree()
     scores, lengths = batch(structure, torch.float32, [3, 2])
@@ -210,7 +215,7 @@ def _barriers() -> Iterator[tuple[str, int]]:
 
 
 def _without(name: str, barrier: int, folder: Path) -> ModuleType:
-    """The module in which nobody waits at one of the barriers."""
+    """Return a copy of the module without one of its barriers."""
     source = Path(str(MODULES[name].__file__)).read_text(encoding="utf8")
     place = [found.start() for found in re.finditer(re.escape(BARRIER), source)][barrier]
     path = folder / f"{name}_without_{barrier}.py"
@@ -241,7 +246,7 @@ def _solve(module: ModuleType, structure: Any, scores: Tensor, operation: int) -
 
 
 def _small_batches(name: str) -> Iterator[tuple[Any, Tensor, int]]:
-    """Batches for every way through a kernel."""
+    """Yield batches for every branch of a kernel."""
     generator = torch.Generator().manual_seed(0)
     if name == "linear_chain":
         scores = torch.rand(1, 3, 6, 6, generator=generator)
@@ -267,7 +272,7 @@ def _small_batches(name: str) -> Iterator[tuple[Any, Tensor, int]]:
 @pytest.mark.parametrize(("name", "barrier"), _barriers())
 def test_a_barrier_that_is_missing_is_found(name: str, barrier: int, tmp_path: Path) -> None:
     module = _without(name, barrier, tmp_path)
-    # The interpreter wraps it.
+    # The interpreter wraps the error in another one.
     with pytest.raises(Exception, match=Race.__name__), np.errstate(all="ignore"):
         for given in _small_batches(name):
             _solve(module, *given)

@@ -1,5 +1,7 @@
-"""Every registered structure, estimator and composer together gives on a GPU, a pretended one, what
-it gives on the CPU, and keeps its results there."""
+"""Every combination of structure, estimator and composer on a simulated GPU, against the CPU.
+
+Results must stay on the GPU.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ ATTENTION = "spacy-latent.HeadAttention.v1"
 
 
 def step(layer: LatentLayer, vectors: Tensor, lengths: Tensor) -> dict[str, Tensor | None]:
-    """A loss, all gradients, and what is predicted; noise is drawn from the same seed."""
+    """Return a loss, all gradients, and the prediction. Noise is drawn from a fixed seed."""
     torch.manual_seed(5)
     layer.train()
     loss = matrix.total_loss(layer, vectors, lengths)
@@ -32,14 +34,14 @@ def step(layer: LatentLayer, vectors: Tensor, lengths: Tensor) -> dict[str, Tens
     return {
         "loss": loss.detach(),
         "gradient of the input": vectors.grad,
-        # Values at padding do not count.
+        # Values at padding have no meaning.
         "prediction": torch.where(inside, predicted, 0.0),
         **{f"gradient of {name}": p.grad for name, p in layer.named_parameters()},
     }
 
 
 def differences(layer: LatentLayer, lengths: Tensor) -> list[str]:
-    """Results of the GPU that differ from the CPU's, or that are not on the GPU."""
+    """Return the results of the GPU that differ from the CPU's, or are not on the GPU."""
     vectors = torch.randn(3, 7, matrix.WIDTH)
     twin = copy.deepcopy(layer)
     expected = step(twin, vectors.clone().requires_grad_(), lengths)
@@ -60,10 +62,10 @@ def differences(layer: LatentLayer, lengths: Tensor) -> list[str]:
 
 @cache
 def composers_of(structure: str) -> list[tuple[str, str]]:
-    """Pairs of estimators and composers that a structure fits.
+    """Return pairs of estimators and composers that a structure fits.
 
-    Each estimator is in one of them, with composers that take turns, and each composer in one at
-    least. :mod:`tests.matrix.test_matrix` has all pairs, on the CPU.
+    Each estimator is in at least one pair, with composers that alternate, and so is each composer.
+    :mod:`tests.matrix.test_matrix` tests all pairs on the CPU.
     """
     fitting: dict[str, list[str]] = {}
     for triple in matrix.TRIPLES:

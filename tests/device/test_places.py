@@ -1,4 +1,4 @@
-"""The page says of each structure where it is solved, and the code does so."""
+"""The table of docs/training.md agrees with the devices on which operations run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pretended CuPy refuses plain arrays as CuPy does, and shares memory with torch."""
+"""The simulated CuPy refuses plain arrays as CuPy does, and shares memory with torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pretended GPU refuses what a real one refuses, and sees what moves."""
+"""The simulated GPU refuses operations that a real one refuses, and logs transfers and waits."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_module_goes_there_and_back_as_itself(log: Log) -> None:
 
 
 def test_weights_are_read_into_those_on_the_gpu(log: Log) -> None:
-    """Also of an LSTM, which keeps weak references to them."""
+    """Weights are loaded into the same objects, since an LSTM keeps weak references to them."""
     module, other = nn.LSTM(2, 3).to(CUDA), nn.LSTM(2, 3)
     kept = module.weight_ih_l0
     module.load_state_dict(other.state_dict())
@@ -186,7 +186,7 @@ def test_it_leaves_nothing_behind() -> None:
 
 
 def test_what_an_operator_of_the_package_moves_is_logged(log: Log) -> None:
-    """There torch hands over operations whole that it takes apart elsewhere."""
+    """Inside of an operator torch passes on whole operations that it decomposes elsewhere."""
     scores = torch.zeros(2, 4, 4, device=CUDA)
     lengths = torch.full((2,), 3, device=CUDA)
     log.clear()

@@ -1,4 +1,4 @@
-"""``spacy train -g 0`` from beginning to end, on a pretended GPU."""
+"""``spacy train -g 0`` from beginning to end, on a simulated GPU."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from spacy_latent import listops
 from tests.device.train_on_gpu import KINDS, MODELS, RECIPES
 from tests.pipeline.small_pipelines import examples, save_small_transformer, weights_of
 
-# How often a step of training may move something up and down, and wait besides; counted is what the
-# package asks for by itself. Lower them where something is mended.
+# The most transfers up, transfers down and other waits that a training step may have. Only calls by
+# the package itself count. Lower a number if the code improves.
 BUDGETS = {
     "spanning trees, marginals, attention to heads": (3, 2, 1),
     "spanning trees, SparseMAP marginalized, Tree-LSTM": (6, 3, 1),
     "entities by chains": (1, 1, 0),
-    # One up is the noise of the counters.
+    # One transfer up is the noise of the counters.
     "the demo, first stage": (6, 3, 1),
     "the demo, last stage": (7, 3, 1),
     "rationales of k words": (5, 2, 1),
@@ -43,7 +43,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "encoder").mkdir()
     save_small_transformer(path / "encoder")
     root = Path(__file__).parents[2]
-    # spacy-transformers itself, and no stand-in.
+    # Use the real spacy-transformers, and no stand-in.
     environment = {**os.environ, "PYTHONPATH": str(root)}
     result = subprocess.run(
         [sys.executable, "-m", "tests.device.train_on_gpu", str(path)],
@@ -71,7 +71,7 @@ def weights(nlp: Language) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_training_on_a_gpu_gives_what_the_cpu_gives(trained: Path, name: str) -> None:
-    """Saved there, and read without one."""
+    """The pipeline is saved after training on the GPU, and read without one."""
     on_cpu, on_gpu = (weights(pipeline(trained, f"{name}-{device}")) for device in ("cpu", "gpu"))
     assert on_cpu.keys() == on_gpu.keys() and on_cpu
     for key, reference in on_cpu.items():

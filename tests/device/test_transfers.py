@@ -1,5 +1,6 @@
-"""Copies and waits of a GPU in a step of training. Each number here is one that somebody waits for
-at every step.
+"""Transfers and waits of a GPU in a training step.
+
+Each of them makes every step longer.
 """
 
 from __future__ import annotations
@@ -63,13 +64,13 @@ WIDTH = 6
 
 
 def moved(log: Log) -> tuple[int, int, int]:
-    """Transfers up and down, and waits beside those for what comes down."""
+    """Return the number of transfers up, transfers down, and waits except for transfers down."""
     blocking = sum(event.kind == "up" and event.blocking for event in log)
     return log.count("up"), log.count("down"), log.count("wait") + blocking
 
 
 def token_vectors(structure: Structure, estimator: Estimator, composer: ComposerBuilder) -> Any:
-    """A step of an encoder, as a tagger above it asks for."""
+    """Return the module of an encoder, and a step as a tagger on top of it would run it."""
     torch.manual_seed(0)
     settings = LayerSettings(structure, estimator, build_biaffine_scorer_v1(4), composer)
     module = build_module(WIDTH, settings=settings, width=None, residual=True)
@@ -82,7 +83,7 @@ def token_vectors(structure: Structure, estimator: Estimator, composer: Composer
 
 
 def text_vectors(structure: Structure, estimator: Estimator, composer: ComposerBuilder) -> Any:
-    """A step of a text classifier with a loss of its own."""
+    """Return the module of a text classifier, and a step with a loss of its own."""
     torch.manual_seed(0)
     settings = LayerSettings(structure, estimator, build_biaffine_scorer_v1(4), composer)
     module = build_text_module(WIDTH, settings=settings, pooling=("mean", "root"), texts=1)
@@ -97,7 +98,7 @@ def text_vectors(structure: Structure, estimator: Estimator, composer: ComposerB
 
 
 def counted(made: Any) -> tuple[int, int, int]:
-    """Counts of the second step, since the first one compares kernels with the CPU's."""
+    """Return the counts of the second step. The first step compares kernels with the CPU."""
     module, step = made
     with pretended_gpu() as log:
         module.to(CUDA).train()
@@ -110,7 +111,10 @@ def counted(made: Any) -> tuple[int, int, int]:
 
 
 def tags(count: int = 9) -> Any:
-    """The loss of ``crf_ner`` and its gradient, from scores on the GPU and back to it."""
+    """Return a module, and a step with the loss of ``crf_ner``.
+
+    The scores are on the GPU, and so is their gradient.
+    """
     labels = ["O", *(f"{part}-{label}" for label in ("A", "B") for part in "BILU")]
     outside = np.arange(count) == 0
     evidence = [TagEvidence.of_mask(np.tile(outside, (size, 1))) for size in SIZES]
@@ -122,7 +126,7 @@ def tags(count: int = 9) -> Any:
         emissions = module(rows)
         given = TagScores(emissions.detach(), module.transitions.detach())
         with pytest.MonkeyPatch.context() as patched:
-            # Between torch and Thinc nothing moves.
+            # Nothing moves between torch and Thinc.
             for name in ("xp2torch", "torch2xp"):
                 patched.setattr(tag_losses, name, lambda given: given)
             _, gradient, _ = tag_losses.LOSSES["crf"].loss_and_gradient(given, labels, evidence)
@@ -133,7 +137,8 @@ def tags(count: int = 9) -> Any:
 
 attention, convolution = build_head_attention_v1(), build_graph_convolution_v1()
 tree_lstm = build_child_sum_tree_lstm_v1()
-# Up, down and other waits, where the CPU finds the structures and where kernels do.
+# Transfers up, transfers down and other waits: first if the CPU finds the structures, then if
+# kernels do.
 BUDGETS: dict[str, tuple[Callable[[], Any], tuple[int, int, int], tuple[int, int, int]]] = {
     "marginals of spanning trees": (
         lambda: token_vectors(SpanningTree(), Marginals(), attention),
@@ -154,18 +159,18 @@ BUDGETS: dict[str, tuple[Callable[[], Any], tuple[int, int, int], tuple[int, int
     ),
     "SparseMAP marginalized over Tree-LSTMs": (
         lambda: token_vectors(SpanningTree(), SparseMAP(marginalize=True), tree_lstm),
-        # Up as well: the trees, which of them are none, and the order of the tokens. Down as well:
-        # the heads.
+        # Also up: the trees, a mask of missing trees, and the order of the tokens. Also down: the
+        # heads.
         (6, 3, 0),
         (6, 3, 0),
     ),
     "projective trees by the score function": (
         lambda: text_vectors(ProjectiveTree(), ScoreFunction(2, SelfCritical()), convolution),
-        # Up: places, samples, the best, the log-partition in double precision, its gradient.
-        # Downwards: scores in single and in double precision, and scores of the best structures,
-        # which have no gradient.
+        # Up: places, samples, the best structures, the log-partition in double precision, its
+        # gradient. Down: scores in single and in double precision, and scores of the best
+        # structures, which have no gradient.
         (5, 3, 0),
-        # Up: places and samples. Down: scores for these, and twice statuses.
+        # Up: places and samples. Down: scores for the samples, and statuses twice.
         (2, 3, 0),
     ),
     "the loss of crf_ner": (tags, (1, 1, 0), (1, 1, 0)),
@@ -184,7 +189,7 @@ def test_a_step_moves_no_more_than_it_must(name: str, kernels: bool) -> None:
 
 
 def on_gpu(structure: Structure, size: int = 6, tags: int = 3) -> tuple[Tensor, Tensor]:
-    """Scores ``(2, ...)`` of different lengths, and the lengths, as a batch brings them."""
+    """Return scores ``(2, ...)`` of different lengths, and the lengths as a batch sends them."""
     torch.manual_seed(1)
     nodes = size + int(structure.parts == "arcs")
     shape: tuple[int, ...] = (2, nodes, nodes)
@@ -204,7 +209,8 @@ def test_scores_come_down_once_for_all_sums_of_them(structure: Structure) -> Non
         z = structure.marginals(scores, lengths)
         value = (z * z).sum() + structure.log_partition(scores, lengths).sum()
         value.backward()
-        # The other one is the gradient of the marginals. Up: both sums and both gradients.
+        # The second transfer down is the gradient of the marginals. Up: both sums and both
+        # gradients.
         assert moved(log) == (4, 2, 0)
 
 
@@ -240,7 +246,7 @@ def test_supports_of_sparsemap_are_the_same_on_both_devices() -> None:
 
 @pytest.mark.parametrize("make", [tree_lstm, build_recursive_message_passing_v1()], ids=repr)
 def test_composers_do_not_wait_for_levels(make: Callable[[int], Composer]) -> None:
-    """A chain of 12 tokens, each the head of the next."""
+    """The tree is a chain of 12 tokens, each the head of the next."""
     torch.manual_seed(0)
     z = torch.zeros(1, 13, 13)
     z[0, torch.arange(12), torch.arange(1, 13)] = 1.0
@@ -264,7 +270,7 @@ def test_noise_is_the_same_on_every_device(noise: Any) -> None:
     torch.manual_seed(3)
     expected = draw_noise(noise, like, 1.0)
     with pretended_gpu() as log:
-        # A real one has a generator of its own.
+        # A real GPU has a generator of its own.
         there = like.to(CUDA)
         log.clear()
         torch.manual_seed(3)
@@ -308,8 +314,9 @@ def gradients(structure: Structure, scores: Tensor, lengths: Tensor) -> list[Ten
 def test_a_kernel_that_fails_in_the_middle_leaves_the_rest_to_the_cpu(
     structure: Structure, failing: int
 ) -> None:
-    """No memory is reserved, since a kernel was expected to do it: at the marginals, or their
-    gradient.
+    """The CPU has no memory reserved for this case, since a kernel was expected to run.
+
+    The kernel fails at the marginals, or at their gradient.
     """
 
     def fail(count: int) -> None:
@@ -340,7 +347,10 @@ def test_a_gpu_that_is_lost_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_items_can_be_looked_at_later() -> None:
-    """Without a transfer inside, so that it could be captured in a graph."""
+    """Checks of items can be postponed.
+
+    No transfer happens inside, so a CUDA graph could capture the calls.
+    """
     structure = SpanningTree()
     with pretended_gpu() as log, answering_kernels():
         scores, lengths = on_gpu(structure)
@@ -359,7 +369,7 @@ def test_items_can_be_looked_at_later() -> None:
         assert moved(log) == (0, 2, 0)
         with pytest.raises(InfeasibleError):
             structure.marginals(scores, lengths)
-        # An error inside may follow from such an item, which is then named.
+        # An error inside may follow from such an item, so the item is named instead.
         with pytest.raises(InfeasibleError), dispatch.checks_postponed():
             structure.marginals(scores, lengths)
             raise ValueError("a composer has met zeros")
@@ -437,7 +447,10 @@ def small_shim() -> latent_shim.LatentShim:
 
 
 def test_the_optimizer_writes_to_the_weights_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is handed back to torch, and nothing copied."""
+    """An optimizer of Thinc writes in place.
+
+    Only the result of another optimizer is handed back to torch.
+    """
     handed: list[str] = []
 
     def hand_back(array: Any, *args: Any, **kwargs: Any) -> Tensor:
@@ -457,7 +470,7 @@ def test_the_optimizer_writes_to_the_weights_themselves(monkeypatch: pytest.Monk
 
 
 def test_what_the_optimizer_wrote_to_a_copy_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thinc gives the optimizer such a copy on an Apple GPU."""
+    """On an Apple GPU, Thinc gives the optimizer a copy of the weights."""
     monkeypatch.setattr(latent_shim, "torch2xp", lambda tensor: tensor.detach().numpy().copy())
     shim = small_shim()
     before = shim.module.weight.detach().clone()
@@ -474,7 +487,7 @@ def test_what_came_down_is_not_remembered_where_compiled_code_may_write(
         monkeypatch.setattr(gpu_transfers, "writes_are_counted", lambda: False)
         scores = torch.arange(3.0, device=CUDA)
         assert gpu_transfers.fetch(scores).tolist() == [0.0, 1.0, 2.0]
-        # A kernel that torch does not know writes like this.
+        # Imitate a write by a kernel that torch does not know.
         scores.held.fill_(7.0)
         assert gpu_transfers.fetch(scores).tolist() == [7.0, 7.0, 7.0]
         assert log.count("down") == 2

@@ -1,10 +1,12 @@
-"""``spacy train`` on the CPU and on a pretended GPU, for the tests: in a process of its own, since
-Thinc looks for a GPU once.
+"""``spacy train`` on the CPU and on a simulated GPU, for the tests.
+
+It runs in a process of its own, since Thinc looks for a GPU once.
 
     python -m tests.device.train_on_gpu DIRECTORY [NAME ...]
 
-In the directory lie the data. Written there: of each recipe the pipelines NAME-cpu and NAME-gpu,
-the docs that the second one makes on the GPU, its bytes after it was read there, and found.json.
+The directory contains the data. For each recipe, the program writes the pipelines NAME-cpu and
+NAME-gpu there. It also writes the docs that the second pipeline annotates on the GPU, its bytes
+after a load on the GPU, and found.json.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ SHORT = {
     # Otherwise Adam makes full steps for gradients that are 0 except for rounding.
     "training.optimizer.eps": 1e-3,
 }
-# By the name of the config: what makes it small, and texts.
+# For each config, the changes that make it small, and texts.
 RECIPES: dict[str, tuple[dict[str, Any], list[str]]] = {
-    # Through both of its structures and both of its estimators.
+    # The training passes through both structures and both estimators of the demo.
     "demo": (
         {
             "paths.train": "listops.tsv",
@@ -65,8 +67,8 @@ RECIPES: dict[str, tuple[dict[str, Any], list[str]]] = {
 PATHS = ("paths.train", "paths.dev", "paths.encoder")
 
 ENCODER, CLASSIFIER = "components.latent_encoder.model", "components.latent_textcat.model"
-# Trainings by name: the config, its changes, and the counted step. Before this step, kernels are
-# compared and stages begin.
+# Trainings by name: the config, its changes, and the number of the counted step. Kernels are
+# compared and stages begin before this step.
 MODELS: dict[str, tuple[str, dict[str, Any], int]] = {
     "spanning trees, marginals, attention to heads": (
         "sentiment_marginals",
@@ -124,7 +126,7 @@ def main(directory: Path, *only: str) -> None:
 
 
 def count_step(log: Log, name: str, changes: dict[str, Any], step: int) -> dict[str, Any]:
-    """Transfers and waits of the package in a step of training, before the weights move."""
+    """Count transfers and waits of the package in a training step, before the weights change."""
     from spacy.tokens import Doc
     from spacy.training import Example
     from spacy.util import load_config, load_model_from_config
@@ -160,7 +162,7 @@ def count_step(log: Log, name: str, changes: dict[str, Any], step: int) -> dict[
 
 
 def on_the_cpu(nlp: Any) -> list[str]:
-    """The nodes of this package's components with weights that do not lie on the GPU."""
+    """Return the names of nodes with weights on the CPU, in the components of this package."""
     left = []
     for _, pipe in nlp.pipeline:
         if not type(pipe).__module__.startswith("spacy_latent"):
@@ -175,7 +177,9 @@ def on_the_cpu(nlp: Any) -> list[str]:
 
 
 def gpu_arrays(value: Any) -> list[Any]:
-    """Arrays of a doc, or of its data, that are on the GPU. spaCy leaves a tensor there."""
+    """Return arrays of a doc, or of its data, that are on the GPU. spaCy leaves the doc's tensor
+    there.
+    """
     if isinstance(value, dict):
         return [found for part in value.values() for found in gpu_arrays(part)]
     if isinstance(value, (list, tuple)):

@@ -1,7 +1,8 @@
-"""Translate kernels for a GPU to Triton's first intermediate form, for a GPU that is not here: that
-finds what its interpreter lets pass, as a variable that changes its type in a loop.
+"""Translate kernels for a GPU to Triton's first intermediate form, without a GPU.
 
-python -m tests.device.translated_kernels
+This finds errors that the interpreter accepts, such as a variable whose type changes in a loop.
+
+    python -m tests.device.translated_kernels
 """
 
 from __future__ import annotations
@@ -30,8 +31,7 @@ TYPES = {
 
 
 def sources() -> Iterator[tuple[str, Any, dict[str, int]]]:
-    """Each kernel with each of its numbers, and with derivatives and without; and how many threads
-    it is launched with."""
+    """Yield the name, source and number of threads of each kernel for each operation."""
     from triton.compiler import ASTSource
 
     for name, shape in SHAPES.items():

@@ -1,4 +1,4 @@
-"""The mixture of the best few structures, against all of them."""
+"""The mixture of the k best structures, against the mixture of all structures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def scores_of(structure):
 
 @pytest.mark.parametrize("structure", [ConstituencyTree, MergeSequence])
 def test_with_room_for_all_it_is_the_expectation(structure):
-    """Its value and its gradient, where every structure is among the k best."""
+    """The value and the gradient are exact if all structures are among the k best."""
     scores = scores_of(structure)
     kind = structure()
     draw = BestMixture(k=6)(kind, scores, LENGTHS, is_train=True)
@@ -48,7 +48,7 @@ def test_a_part_of_them_share_by_their_probabilities_and_the_best_comes_first():
     log_prob = kind.log_prob(draw.z, scores, LENGTHS)
     odds = (log_prob[0] - log_prob[1])[[0, 2]]
     torch.testing.assert_close((draw.weights[0] / draw.weights[1])[[0, 2]], odds.exp())
-    # Items with a single tree have no second one, and no share is lost to it.
+    # Items with a single tree have no second one, and lose no weight to it.
     assert draw.weights[:, [1, 3, 4]].tolist() == [[1.0] * 3, [0.0] * 3]
     torch.testing.assert_close(draw.z[0], kind.map(scores, LENGTHS))
 
@@ -66,8 +66,10 @@ def test_prediction_is_the_best_or_the_mixture():
 
 @pytest.mark.parametrize("name", ["MergeTreeLstm", "MergeGatedRecursiveTree"])
 def test_a_beam_of_merges_learns_in_a_latent_layer(name):
-    """The layer's result is the mixture of what each sequence composes to, and the scorer's
-    gradient is right although the merges themselves get none."""
+    """The result is the mixture of the vectors that the sequences compose.
+
+    The gradient of the scorer is right, although the merges themselves get no gradient.
+    """
     torch.manual_seed(1)
     scorer = build_merge_scorer_v1()(6).double()
     composer = registry.get("misc", f"spacy-latent.{name}.v1")(output="root")(6).double()
@@ -111,8 +113,8 @@ def test_bad_options_are_refused(options, said):
 )
 @pytest.mark.parametrize("offset", [0.0, 1e4, 1e6])
 def test_weights_hold_their_digits_beside_an_offset(estimator, offset):
-    """All spans have the offset, and a tree has 2n − 1 spans: totals in single precision have no
-    digits left.
+    """All spans have the offset, and a tree has 2n − 1 spans. Totals in single precision keep no
+    digits.
     """
     torch.manual_seed(0)
     scores = 0.5 * torch.randn(2, 30, 30) + offset

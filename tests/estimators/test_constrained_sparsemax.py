@@ -16,7 +16,10 @@ from spacy_latent.structures.spanning_tree import SpanningTree
 
 
 def by_enumeration(scores: Tensor, upper: Tensor) -> Tensor:
-    """The feasible point nearest to the scores, among those free in each set of items."""
+    """Return the feasible point nearest to the scores.
+
+    Each item is at 0, free, or at its bound.
+    """
     best, nearest = scores.new_full((), torch.inf), torch.zeros_like(scores)
     for kinds in product((0, 1, 2), repeat=len(scores)):
         kind = torch.tensor(kinds)
@@ -55,7 +58,7 @@ def test_gradients_of_scores_and_bounds() -> None:
     def of(scores: Tensor, upper: Tensor) -> Tensor:
         return OneOfN().constrained_sparsemax(scores, torch.tensor([5] * 4 + [3] * 4), upper)
 
-    # Bounds that leave a choice also among three items.
+    # Twice the bounds leave a choice among three items, too.
     assert torch.autograd.gradcheck(of, (scores.requires_grad_(), (2 * upper).requires_grad_()))
 
 
@@ -67,7 +70,7 @@ def test_without_a_bound_it_is_sparsemax() -> None:
 
 
 def test_a_common_bound_is_a_choice_of_several() -> None:
-    """Of k items, SparseMAP has the sum k and at most 1 for each."""
+    """SparseMAP of k items has the sum k, and at most 1 for each item."""
     scores, _ = drawn(20, 6)
     lengths = torch.tensor([6, 4] * 10)
     found = OneOfN().constrained_sparsemax(scores, lengths, 1 / 3)

@@ -1,4 +1,4 @@
-"""Every estimator of the package on small structures, by the kit that we ship."""
+"""Every estimator of the package on small structures, by ``spacy_latent.testing``."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ from tests.matrix import registered
 
 def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     exact, unbiased = {"gradient": "exact"}, {"gradient": "unbiased"}
-    # A step of the gradient so long that another structure is the best.
+    # A step so long that another structure becomes the best one.
     stepping = {"strength": 100.0}
     yield Marginals(), exact
     yield Marginals(prediction="map"), exact
     yield SparseMAP(tolerance=1e-11), exact
     yield SparseMAP(prediction="map"), {}
-    # The structures of a mean are not unique: differences may use others.
+    # The support of a mean is not unique, so finite differences may use other structures.
     yield SparseMAP(marginalize=True), {}
     yield StraightThrough(), {}
     yield StraightThrough("marginals"), {}

@@ -1,4 +1,4 @@
-"""Estimators that solve copies of a batch at once speak of its items by their own numbers."""
+"""Estimators that solve several copies of a batch. Their errors give the index in the batch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SAMPLERS = [
 def settings_of(name: str) -> dict[str, Any]:
     parameters = inspect.signature(registered.estimators()[name]).parameters
     settings = {**registered.ARGUMENTS.get(name, {}), "num_samples": 3}
-    # Without noise it takes no sample.
+    # Without noise the estimator would draw no sample.
     return settings | ({"noise": "gumbel"} if "noise" in parameters else {})
 
 
@@ -59,7 +59,7 @@ def test_items_have_the_numbers_of_the_batch(
 @pytest.mark.parametrize("name", ["ImplicitMLE", "AdaptiveImplicitMLE", "Spigot"])
 @pytest.mark.parametrize("structure", STRUCTURES, ids=lambda structure: structure.name)
 def test_so_they_have_where_a_gradient_is_no_number(name: str, structure: Structure) -> None:
-    """Estimators that solve again for the gradient."""
+    """Estimators that solve again in the backward pass give the index there, too."""
     torch.manual_seed(0)
     scores = torch.randn(4, *[5] * structure.part_axes).requires_grad_()
     lengths = torch.full((4,), 5 if isinstance(structure, KOfN) else 4)

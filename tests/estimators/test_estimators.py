@@ -42,7 +42,9 @@ def test_straight_through_identity_passes_the_gradient_of_parts() -> None:
 
 
 def test_straight_through_marginals_is_the_full_hessian() -> None:
-    """Cov(z)·g, by listing the trees; the diagonal alone would differ."""
+    """The gradient is Cov(z)·g, with the covariance from a list of the trees, and not its diagonal
+    alone.
+    """
     scores, upstream = make_scores(1), torch.randn(3, 4, 4, dtype=torch.float64)
     draw = StraightThrough("marginals")(SpanningTree(), scores, LENGTHS, True)
     assert set(draw.z.unique().tolist()) <= {0.0, 1.0}
@@ -109,7 +111,7 @@ def test_spigot_exact_against_its_definition(step_size: float, max_norm: float |
         expected = z[window].flatten() - nearest
         torch.testing.assert_close(gradient[window].flatten(), expected, atol=1e-6, rtol=0)
     assert gradient[0, 1, 2] == 0
-    # From a corner of the polytope scores of chosen arcs can only fall, others only rise.
+    # From a vertex of the polytope, scores of chosen arcs can only fall, and others can only rise.
     assert (gradient[z == 1] >= -1e-9).all() and (gradient[z == 0] <= 1e-9).all()
 
 
@@ -139,7 +141,7 @@ def test_spigot_scales_by_the_batch() -> None:
 
 
 def test_perturb_and_map_of_one_choice_samples_the_softmax() -> None:
-    """For one of n, Gumbel noise gives exact samples: each frequency within 4 standard errors."""
+    """Gumbel noise gives exact samples of one of n. The test allows four standard errors."""
     torch.manual_seed(0)
     scores, count = torch.tensor([[1.0, 0.0, -1.0, 0.5]]), 4000
     draw = PerturbAndMap(num_samples=count)(listed_subsets(1, 1), scores, torch.tensor([4]), True)
@@ -158,8 +160,9 @@ def test_sum_of_gamma_noise_adds_up_to_gumbel() -> None:
 
 @pytest.mark.parametrize("backward", ["identity", "marginals"])
 def test_perturb_and_map_uses_the_same_noise_twice(backward: str) -> None:
-    """The case is like scores of 0 and noise of a tiny scale: the marginals follow from the noisy
-    scores.
+    """The gradient equals the gradient of straight-through on the noisy scores.
+
+    The marginals in the backward pass therefore use the noise of the forward pass.
     """
     structure, scores = SpanningTree(), make_scores(4)
     torch.manual_seed(9)

@@ -35,7 +35,7 @@ STRUCTURES = [SpanningTree(), OneOfN(), KOfN(k=2), Bits()]
 
 
 def problem(structure: Structure) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Scores of one item, its length, and a table for the loss, which is not linear in z."""
+    """Return the scores of one item, its length, and a table for a loss that is not linear in z."""
     generator = torch.Generator().manual_seed(3)
     shape = SIZES[structure.name]
     scores = torch.randn(1, *shape, generator=generator, dtype=torch.float64)
@@ -46,7 +46,9 @@ def problem(structure: Structure) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
 def loss_of(
     z: torch.Tensor, table: torch.Tensor, shift: torch.Tensor | float = 0.0
 ) -> torch.Tensor:
-    """``(K, B)``: far from zero, so that control variates have something to take away."""
+    """Return losses ``(K, B)``. They are far from 0, so that control variates can lower the
+    variance.
+    """
     axes = tuple(range(2, z.dim()))
     return 5.0 + (z * table).sum(axes).tanh() + 0.3 * (z * table.flip(0)).sum(axes) ** 2 + shift
 
@@ -61,13 +63,13 @@ def exact_gradient(structure: Structure) -> torch.Tensor:
 
 
 def gradients(estimator: Estimator, structure: Structure, items: int, shift: float = 0.0):
-    """Gradients of each of ``items`` copies of the problem, ``(items, *parts)``."""
+    """Return the gradients of each of ``items`` copies of the problem, ``(items, *parts)``."""
     objective, copies = objective_of(estimator, structure, items, shift)
     return torch.autograd.grad(objective, copies, allow_unused=True)[0]
 
 
 def objective_of(estimator: Estimator, structure: Structure, items: int, shift: float = 0.0):
-    """The sum over the items, and their scores."""
+    """Return the sum of the objective over the items, and the scores of the items."""
     scores, length, table = problem(structure)
     copies = scores.repeat(items, *[1] * (scores.dim() - 1)).requires_grad_()
     lengths = length.repeat(items)
@@ -90,7 +92,7 @@ def relax(num_samples: int = 1) -> Relax:
 
 
 def warm(estimator: ScoreFunction) -> ScoreFunction:
-    """With a past to average."""
+    """Run the estimator a few times, so that its moving average has a past."""
     torch.manual_seed(1)
     for _ in range(3):
         gradients(estimator, OneOfN(), 100)
@@ -99,7 +101,7 @@ def warm(estimator: ScoreFunction) -> ScoreFunction:
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
 def test_a_mean_with_a_past_leaves_the_gradient_unbiased(structure: Structure) -> None:
-    """Without one, and of all other estimators, the contract has it."""
+    """The contract checks the mean without a past, and all other estimators."""
     estimator = warm(ScoreFunction(control_variate=MovingAverage()))
     torch.manual_seed(0)
     found = gradients(estimator, structure, 40_000)
@@ -124,13 +126,13 @@ def test_control_variates_lower_the_variance(structure: Structure) -> None:
         SumAndSample(2),
     ):
         assert gradients(estimator, structure, 4000).var(0).sum() < 0.8 * of_plain
-    # Per sample, for what the others are needed.
+    # Compare with three samples, since ``LeaveOneOut`` needs several.
     of_three = gradients(ScoreFunction(3), structure, 4000).var(0).sum()
     assert gradients(ScoreFunction(3, LeaveOneOut()), structure, 4000).var(0).sum() < 0.8 * of_three
 
 
 def optimal(losses: torch.Tensor, c: torch.Tensor, text: int) -> torch.Tensor:
-    """The baseline of a text by its definition, from the samples of the others."""
+    """Return the baseline of a text by its definition, from the samples of the other texts."""
     others = [d for d in range(losses.shape[1]) if d != text]
     y, x = losses[:, others].flatten(), c[:, others].flatten()
     covariance = ((y - y.mean()) * (x - x.mean())).mean()
@@ -146,7 +148,7 @@ def test_an_optimal_coefficient_is_of_the_other_texts() -> None:
     c = greedy.expand(3, 4)
     expected = torch.stack([optimal(losses, c, text) for text in range(4)], 1)
     torch.testing.assert_close(found, expected)
-    # It does not depend on the losses of the text itself.
+    # The baseline does not depend on the losses of the text itself.
     other = losses.clone()
     other[:, 2] += 7.0
     torch.testing.assert_close(OptimalCoefficient()(other, greedy, features)[:, 2], found[:, 2])
@@ -195,7 +197,7 @@ def test_what_is_drawn_again_has_the_same_law_and_the_same_structure(structure: 
     for noisy in (drawn.noisy, drawn.redrawn):
         torch.testing.assert_close(structure.map(noisy, lengths), drawn.z)
         assert noisy[:, 1].isneginf().all()
-    # Sorted columns are quantiles, right to about 0.03 between 5 and 95 %.
+    # Sorted columns give quantiles between 5 and 95 %, with errors of about 0.03.
     first, second = (
         x[:, [0, 2, 3, 4]].sort(0).values[2000:38000:500] for x in (drawn.noisy, drawn.redrawn)
     )
@@ -296,7 +298,10 @@ def test_bad_settings_are_refused(make, message: str) -> None:
 def test_low_scores_of_a_short_text_beside_a_longer_one_have_a_gradient(
     estimator: Estimator,
 ) -> None:
-    """It has fewer structures, and what stands in their place would be far more probable."""
+    """The short text has fewer structures.
+
+    Structures of score 0 in their place would be far more probable.
+    """
     scores = torch.zeros(2, 4, 4)
     scores[1] = -100.0
     scores.requires_grad_()

@@ -1,5 +1,7 @@
-"""ReinMax and Rao-Blackwellised straight-through Gumbel: against exact gradients, by listing all
-structures, and against what they are means of."""
+"""ReinMax and Rao-Blackwellized straight-through Gumbel.
+
+The references are exact gradients by enumeration, and the estimators of which these are means.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from spacy_latent.structures.one_of_n import OneOfN
 from spacy_latent.structures.spanning_tree import SpanningTree
 from spacy_latent.testing import Problem, check_estimator
 
-# One item each, padded, and the shape of its scores.
+# Each case has one padded item, and the shape of its scores.
 CASES: list[tuple[Any, Any, tuple[int, ...]]] = [
     (OneOfN(), 4, (5,)),
     (Bits(), 3, (4,)),
@@ -39,7 +41,7 @@ EACH = pytest.mark.parametrize("structure, length, shape", CASES, ids=lambda eac
 
 
 def scores_of(structure: Structure, length: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """With NaN at the padding, and one part that is forbidden."""
+    """Return scores with NaN as padding and one forbidden part, and lengths."""
     generator = torch.Generator().manual_seed(3)
     scores = torch.randn((1, *shape), generator=generator, dtype=torch.float64)
     lengths = torch.tensor([length])
@@ -49,7 +51,7 @@ def scores_of(structure: Structure, length: Any, shape: tuple[int, ...]) -> tupl
 
 
 def listed(structure: Structure, scores: Tensor, lengths: Tensor) -> Tensor:
-    """All structures, ``(N, 1, *parts)``."""
+    """Return all structures, ``(N, 1, *parts)``."""
     best = structure.top_k(scores.detach(), lengths, 200)
     z = best.z[~best.scores[:, 0].isneginf()]
     assert 1 < len(z) < 200
@@ -57,7 +59,7 @@ def listed(structure: Structure, scores: Tensor, lengths: Tensor) -> Tensor:
 
 
 def quadratic(z: Tensor) -> Tensor:
-    """A loss of each structure ``(N, 1, *parts)`` with products of any two parts, ``(N,)``."""
+    """Return a loss ``(N,)`` of structures ``(N, 1, *parts)`` with products of any two parts."""
     flat = z.flatten(1)
     generator = torch.Generator().manual_seed(7)
     matrix = torch.randn(flat.shape[1], flat.shape[1], generator=generator, dtype=z.dtype)
@@ -68,7 +70,7 @@ def quadratic(z: Tensor) -> Tensor:
 def test_reinmax_is_exact_for_quadratic_losses(
     structure: Factorised, length: Any, shape: tuple[int, ...]
 ) -> None:
-    """In expectation over all structures, where straight-through is not."""
+    """Its expectation over all structures is exact. The expectation of straight-through is not."""
     scores, lengths = scores_of(structure, length, shape)
     z = listed(structure, scores, lengths)
     p = structure.log_prob(z, scores, lengths).exp()[:, 0]
@@ -90,8 +92,10 @@ def test_reinmax_is_exact_for_quadratic_losses(
 def test_what_is_redrawn_has_the_sample_as_its_best_structure(
     structure: Factorised, length: Any, shape: tuple[int, ...]
 ) -> None:
-    """And, over samples, the law of the noise that samples are drawn by: the quantiles, right to
-    0.1 of 20,000 draws."""
+    """The redrawn scores of samples also have the distribution of the noisy scores.
+
+    Quantiles of 20,000 draws agree within 0.1.
+    """
     scores, lengths = scores_of(structure, length, shape)
     many, sizes = scores.detach().repeat(20_000, *[1] * len(shape)), lengths.repeat(20_000, 1)
     sizes = sizes if sizes.shape[1] > 1 else sizes[:, 0]
@@ -107,7 +111,7 @@ def test_what_is_redrawn_has_the_sample_as_its_best_structure(
 
 
 def gradients(estimator: Estimator, structure: Structure, length: int, count: int) -> Tensor:
-    """Gradients of a loss that is not linear, for many copies of one item."""
+    """Return the gradients of a nonlinear loss, for many copies of one item."""
     generator = torch.Generator().manual_seed(1)
     scores = torch.randn(1, 4, generator=generator, dtype=torch.float64)
     many = scores.repeat(count, 1).requires_grad_()
@@ -120,7 +124,7 @@ def gradients(estimator: Estimator, structure: Structure, length: int, count: in
 
 
 class ByItsOwnNoise(FactorisedEstimator):
-    """Straight-through Gumbel-softmax by the noise that makes samples of the structure."""
+    """Straight-through Gumbel-softmax with the noise from which structures are sampled."""
 
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
@@ -135,7 +139,7 @@ class ByItsOwnNoise(FactorisedEstimator):
 def test_gumbel_rao_has_the_mean_of_straight_through_gumbel_and_less_variance(
     structure: Structure,
 ) -> None:
-    """Both have 20,000 draws; the test allows five standard errors of the difference."""
+    """Both have 20,000 draws. The test allows five standard errors of the difference."""
     count = 20_000
     straight = gradients(ByItsOwnNoise(1), structure, 4, count)
     averaged = gradients(GumbelRao(0.5, 16), structure, 4, count)
@@ -153,7 +157,7 @@ def test_of_one_choice_that_is_the_relaxed_perturbation() -> None:
 
 
 def test_gumbel_rao_of_one_bit_by_integration() -> None:
-    """For one bit the mean over the noise given z is an integral over the logistic law above 0."""
+    """The mean over the noise of a bit given z integrates the logistic density on one side of 0."""
     scores = torch.tensor([[0.4]], dtype=torch.float64, requires_grad=True)
     estimator, structure = GumbelRao(0.7, 40_000), Bits()
     for bit in (0.0, 1.0):
@@ -177,7 +181,7 @@ def test_the_contract_on_choices_of_rows(estimator: Estimator) -> None:
             Problem(IndependentHeads(), (3, 0, 2, 1), (5, 5)),
             Problem(ManyToOneAlignment(), ((3, 3), (0, 2), (2, 3), (1, 1)), (4, 4)),
             Problem(ManyToOneAlignment(True), ((3, 3), (0, 2), (2, 3), (1, 1)), (4, 4)),
-            # The structures of the first item are listed.
+            # The kit lists the structures of the first item, so this item is small.
             Problem(Bits("arcs"), (2, 0, 3, 1), (5, 5)),
         ],
     )

@@ -1,4 +1,4 @@
-"""Trees that are given: which they are, and that composers get them in every kind of component."""
+"""Trees that are given: their heads and spans, and their composers in every kind of component."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_heads_of_the_doc() -> None:
     assert tree is not None and tree.tolist() == [0, 1, 1, 3, 3, 3, 1, 1]
     ((first, second),) = estimator.given(SpanningTree(), [doc], [[(0, 4), (4, 8)]])
     assert first is not None and first.tolist() == [0, 1, 1, 3]
-    # Heads beyond a span are its root.
+    # A token whose head is outside of the span becomes a root of the span.
     assert second is not None and second.tolist() == [0, 0, 0, 0]
     with pytest.raises(LatentError, match="annotating_components"):
         trees_of(estimator, SpanningTree(), doc_of(WORDS))
@@ -111,7 +111,7 @@ def test_random_trees_are_of_the_set_and_of_the_words(structure: Structure) -> N
         z = torch.as_tensor(structure.encode(tree, length))[None]
         assert np.array_equal(structure.decode(z[0].numpy(), length), tree)
         if structure.linear:
-            # A tree of the set is the best of the set by its own parts.
+            # If exactly the parts of a tree have positive scores, the tree is the best of the set.
             assert torch.equal(structure.map(2 * z - 1, torch.tensor([length])), z)
 
 
@@ -129,7 +129,7 @@ def test_random_trees_are_the_same_in_every_process() -> None:
 def test_all_trees_of_a_set_are_equally_likely() -> None:
     heads = [tuple(random_tree(SpanningTree(single_root=True), 3, seed)) for seed in range(1800)]
     counts = [heads.count(tree) for tree in set(heads)]
-    # Nine of them, 200 times each.
+    # There are nine trees, each with 200 draws on average.
     assert len(counts) == 9 and 140 < min(counts) and max(counts) < 260
 
 
@@ -179,7 +179,11 @@ TEXTS = ["a good film of it all", "a bad film", "so"]
 
 
 def pipeline(kind: str, trees: str | dict[str, Any] | None) -> tuple[Language, str]:
-    """Without ``trees`` they are learned; a block selects the estimator."""
+    """Return a pipeline, and the name of its component with a latent structure.
+
+    Args:
+        trees: If None, trees are learned. A dict is the config of the estimator.
+    """
     nlp = spacy.blank("en")
     model: dict[str, Any] = {"tok2vec": TOK2VEC}
     if isinstance(trees, dict):
@@ -203,8 +207,9 @@ def pipeline(kind: str, trees: str | dict[str, Any] | None) -> tuple[Language, s
 
 
 def used(nlp: Language, name: str, docs: list[Doc]) -> list[np.ndarray]:
-    """The structures that would be annotated. The composer got the same ones if each is one
-    tree.
+    """Return the structures that would be annotated.
+
+    If the composer got a single tree of a doc, check that it is the same.
     """
     (node,) = latent_models(nlp.get_pipe(name).model)  # type: ignore[attr-defined]
     layer, batch = latent_module(node).latent, read_batch(node, docs)
@@ -321,7 +326,7 @@ def sequence(first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
 
 
 def composed_with(layer: Any, update: Callable[[], Any]) -> list[np.ndarray]:
-    """The structures of an update, the longest text first."""
+    """Return the structures of one update, the longest text first."""
     read, kept = layer.read, []
     layer.read = lambda *given: kept.append((given[1], read(*given))) or kept[-1][1]
     try:
@@ -358,9 +363,9 @@ def test_trees_are_given_in_their_stage_alone(kind: str, given_first: bool) -> N
         for _, pipe in nlp.pipeline:
             pipe.finish_update(optimizer)  # type: ignore[attr-defined]
         moved = [not torch.equal(*pair) for pair in zip(before, layer.scorer.parameters())]
-        # Output layers are zero at first, and what is below them gets no gradient.
+        # Output layers are zero at first, so the layers below them get no gradient.
         assert any(moved) is (not given and update > 0), update
-        # Prediction is by the last, also in the middle of training.
+        # Prediction uses the last estimator, even in the middle of training.
         predicted = composed_with(layer, lambda: read_batch(node, docs))
         assert same(predicted, wanted) is not given_first, update
 

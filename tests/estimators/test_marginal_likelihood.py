@@ -1,4 +1,4 @@
-"""The marginal likelihood of three estimators against enumeration."""
+"""The marginal likelihood with three estimators, against enumeration."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def objective(
 def enumerated(
     structure: Structure, scores: torch.Tensor, length: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every structure, ``(K, 1, *parts)``, and its total score, ``(K,)``."""
+    """Return every structure, ``(K, 1, *parts)``, and its total score, ``(K,)``."""
     every = structure.top_k(scores.detach(), length, 200)
     z = every.z[~every.scores.isneginf()[:, 0]]
     return z, (z * scores).flatten(1).sum(1)
@@ -96,7 +96,7 @@ def test_gradients_are_those_of_finite_differences(
 def test_gradients_of_a_sparsemap_support_are_those_of_finite_differences(
     structure: Structure,
 ) -> None:
-    """The support of SparseMAP is that of one set of scores, since others may be as good."""
+    """The support is computed from one set of scores, since other supports may be as good."""
     scores, length, table = problem(structure)
     draw = SPARSEMAP(structure, scores, length, True)
     losses = loss_of(draw.z, table).requires_grad_()
@@ -123,7 +123,7 @@ def test_one_word_has_the_loss_of_its_structure(estimator: Estimator) -> None:
 
 @pytest.mark.parametrize("low", [-50.0, -88.0, -95.0, -103.0, -200.0])
 def test_improbable_structures_have_finite_gradients(low: float) -> None:
-    """Probabilities that are denormal in float32, and one that is 0."""
+    """Some probabilities are denormal in float32, and one is 0."""
     scores = torch.tensor([[0.0, low]], requires_grad=True)
     draw = DENSE(OneOfN(), scores, torch.tensor([2]), True)
     losses = torch.where(draw.z[..., 0] == 1, 150.0, 0.0).requires_grad_()
@@ -133,7 +133,8 @@ def test_improbable_structures_have_finite_gradients(low: float) -> None:
     assert scores.grad.isfinite().all()
     assert losses.grad.isfinite().all()
     if low == -50.0:
-        # The structure of probability e^-50 explains the label by e^100 better than the other.
+        # The structure of probability e^-50 explains the label better by e^150, so it gets all
+        # weight.
         assert torch.allclose(losses.grad.flatten().sort().values, torch.tensor([0.0, 1.0]))
 
 
@@ -172,13 +173,13 @@ def test_a_bound_and_a_component_without_its_own_loss_are_refused(estimator: Est
 
 
 def test_weights_of_sparsemap_are_not_unique_and_their_losses_differ() -> None:
-    """Scores without ties: the mean lies inside a square, of which three corners are enough."""
+    """The scores have no ties. The mean lies inside a square, and three of its corners suffice."""
     scores = torch.tensor([[0.3, 0.6]], dtype=torch.float64)
     draw = SparseMAP(marginalize=True)(Bits(), scores, torch.tensor([2]), True)
     mean = torch.tensor([0.3, 0.6], dtype=torch.float64)
     torch.testing.assert_close(draw.mean()[0], mean)
     corners = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]], dtype=torch.float64)
-    # The bits as far apart, and as close together, as their means admit.
+    # The bits differ as often, and as rarely, as their means allow.
     apart = torch.tensor([0.1, 0.6, 0.3, 0.0], dtype=torch.float64)
     together = torch.tensor([0.4, 0.3, 0.0, 0.3], dtype=torch.float64)
     losses = (corners[:, 0] != corners[:, 1]).to(scores)[:, None]

@@ -29,8 +29,10 @@ def layer_of(parser: str, estimator: ScoreFunction) -> LatentLayer:
 
 
 def costs(layer: LatentLayer, z: torch.Tensor) -> torch.Tensor:
-    """``(K, B)``: which share of the spans is not in the tree that is asked for, left-branching for
-    every other item and right-branching for the rest."""
+    """Return ``(K, B)``: the share of spans of each tree that are not in the target tree.
+
+    The target is right-branching for items with an even index, and left-branching for the others.
+    """
     found = torch.zeros(z.shape[:2])
     for k in range(z.shape[0]):
         for b, n in enumerate(LENGTHS.tolist()):
@@ -73,7 +75,7 @@ def test_the_rewarded_trees_are_found(parser: str, inner_steps: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_entropy_bonus_has_the_gradient_of_the_entropy(count: int) -> None:
-    """Over all (pairs of) trees of four words, with their probabilities."""
+    """The expectation is over all trees of four words, or all pairs of them."""
     structure, lengths = ShiftReduce(), torch.tensor([4])
     torch.manual_seed(0)
     scores = torch.randn(1, 4, 4, dtype=torch.float64, requires_grad=True)

@@ -1,4 +1,4 @@
-"""REBAR and RELAX whose strength and temperature learn from the variance of the gradient."""
+"""REBAR and RELAX, whose strength and temperature learn from the variance of the gradient."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def relax(make: type[Relax] = Relax) -> Relax:
 
 
 def squared_norm(estimator: Made, structure: Structure, draws: int) -> Tensor:
-    """The mean squared norm of the gradient of a sample, always with the same noise."""
+    """Return the mean squared norm of the gradient of a sample. Each call has the same noise."""
     torch.manual_seed(0)
     return gradients(estimator, structure, draws).square().sum() / draws
 
@@ -61,7 +61,7 @@ def test_weights_get_the_gradient_of_the_squared_gradient(
             weight.data.view(-1)[place] += side
             sides.append(float(squared_norm(estimator, structure, draws)))
         weight.data = given
-        # τ has a difference of two relaxations in place of the derivative.
+        # The derivative by τ is approximated by a difference of two relaxations.
         tolerance = 0.03 if "relaxation" in name else 1e-3
         slope = (sides[0] - sides[1]) / (2 * step)
         assert found == pytest.approx(slope, rel=tolerance, abs=1e-3), name
@@ -72,7 +72,9 @@ def test_weights_get_the_gradient_of_the_squared_gradient(
 def test_gradients_are_linear_in_the_scale_of_the_objective(
     make: Callable[[], Made], scale: float
 ) -> None:
-    """Half precision multiplies it by a large number, and several processes by their share."""
+    """Half precision multiplies the objective by a large number, and several processes by their
+    share.
+    """
     estimator, found = make(), []
     for factor in (1.0, scale):
         estimator.zero_grad()

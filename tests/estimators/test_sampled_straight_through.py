@@ -1,4 +1,4 @@
-"""Straight-through from samples against its definition, by listing all structures."""
+"""Straight-through from samples, against its definition by enumeration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
 from spacy_latent.structures.spanning_tree import SpanningTree
 
-# One item each, and the shape of its scores.
+# Each case has one item, and the shape of its scores.
 SMALL = [
     (KOfN(2), 4, (4,)),
     (Bits(), 3, (3,)),
@@ -28,7 +28,7 @@ EACH = pytest.mark.parametrize("structure, length, shape", SMALL, ids=lambda val
 
 
 def listed(structure: Structure, scores: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """All structures ``(N, *parts)`` and their probabilities ``(N,)``."""
+    """Return all structures ``(N, *parts)`` and their probabilities ``(N,)``."""
     best = structure.top_k(scores, torch.tensor([length]), 200)
     z = best.z[:, 0][~best.scores[:, 0].isneginf()]
     assert len(z) < 200

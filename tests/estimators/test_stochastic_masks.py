@@ -36,7 +36,7 @@ def test_zeros_are_as_frequent_as_their_closed_form_says(kind: type[StochasticMa
     expected = kind().nonzero(SCORES.double())
     torch.testing.assert_close((z > 0).double().mean(0), expected, atol=0.01, rtol=0)
     assert (expected.diff() > 0).all()
-    # At 0 neither value is preferred; for HardKuma a = b = 1.
+    # At a score of 0 neither value is preferred. HardKuma then has a = b = 1.
     assert z[:, 2].mean().item() == pytest.approx(0.5, abs=0.01)
 
 
@@ -123,7 +123,8 @@ def test_means_hold_in_the_tails(kind: type[StochasticMask]) -> None:
         def survival(x: float, score: torch.Tensor = score) -> float:
             return float(estimator.above(score, (x + 0.1) / 1.2))
 
-        # If scores are low, almost all of the mass is next to 0.
+        # If scores are low, almost all of the mass is near 0, so the integral has several
+        # intervals.
         expected = sum(
             quad(survival, *bounds, epsabs=0, epsrel=1e-11, limit=200)[0]
             for bounds in ((0, 0.01), (0.01, 0.1), (0.1, 1))
@@ -137,7 +138,7 @@ def test_means_hold_in_the_tails(kind: type[StochasticMask]) -> None:
     assert float(found[known[0]]) == pytest.approx(known[1], rel=2e-3)
     many = scores.requires_grad_()
     assert torch.autograd.gradcheck(estimator.mean, (many[1:],))
-    # P(z > x) itself, by draws.
+    # Check P(z > x) itself by draws.
     torch.manual_seed(0)
     drawn = estimator.draw(SCORES.double().repeat(40_000, 1))
     for x in (0.0, 0.3, 0.9):
@@ -157,7 +158,7 @@ def test_the_only_face_is_certain(score: float) -> None:
 
 @pytest.mark.parametrize("kind", MASKS)
 def test_the_constraint_is_reached(kind: type[StochasticMask]) -> None:
-    """A loss that falls with every chosen item, against a rate of 0.3."""
+    """The loss falls with every chosen item, but the constraint is a rate of 0.3."""
     torch.manual_seed(0)
     scores = torch.zeros(16, 10, requires_grad=True)
     lengths = torch.full((16,), 10)
@@ -221,7 +222,7 @@ def test_the_dirichlet_on_a_face_has_its_mean() -> None:
 
 
 def mean_over_faces(scores: torch.Tensor, concentration: float) -> torch.Tensor:
-    """The mean of the mixed Dirichlet of one item, ``(N,)``, by enumeration."""
+    """Return the mean of the mixed Dirichlet of one item, ``(N,)``, by enumeration of faces."""
     shapes = concentration * (1 + torch.nn.functional.softplus(scores))
     allowed = torch.isfinite(scores)
     faces = torch.tensor(list(product([False, True], repeat=len(scores))))[1:]
@@ -249,7 +250,7 @@ def test_prediction_by_the_mean_is_the_sum_over_faces(scale: float, concentratio
 
 
 def test_the_gradient_of_a_mixed_dirichlet_is_that_of_its_mean() -> None:
-    """For a linear loss, through the draw and by the score function together."""
+    """The gradient of a linear loss passes through the draw and the score function together."""
     torch.manual_seed(0)
     scores = torch.tensor([[0.5, -1.0, 1.0]], dtype=torch.float64, requires_grad=True)
     costs = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
@@ -303,7 +304,7 @@ def test_means_of_rectified_gaussians_of_any_scale(scale: float) -> None:
 @pytest.mark.parametrize("score", [-1.0, 0.0, 2.0])
 @pytest.mark.parametrize("kind", [HardKuma, RectifiedGaussian])
 def test_the_shape_is_learned(kind: type[HardKuma] | type[RectifiedGaussian], score: float) -> None:
-    """The gradient of the expected mask to the shape, by draws, and its reset."""
+    """The gradient of the expected mask by its shape agrees with draws, and a reset works."""
     learned: HardKuma | RectifiedGaussian
     if kind is HardKuma:
         learned = HardKuma(concentration=0.5, learn_concentration=True)
@@ -315,7 +316,7 @@ def test_the_shape_is_learned(kind: type[HardKuma] | type[RectifiedGaussian], sc
     (drawn,) = torch.autograd.grad(learned.draw(scores).mean(), shape)
     (closed,) = torch.autograd.grad(learned.mean(scores[:1]).sum(), shape)
     assert float(drawn) == pytest.approx(float(closed), abs=0.01)
-    # The closed form itself, by finite differences.
+    # Check the closed form by finite differences.
     means = []
     for step in (1e-3, -1e-3):
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Estimators that compare two best structures, and those that perturb, against their formulas."""
+"""Estimators that compare two best structures, or that perturb scores, against formulas."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.structures.oracles import listed_trees
 from tests.structures.test_sparsemap import project_by_nnls
 
 LENGTHS = torch.tensor([3, 2, 0])
-# Looks at every tree.
+# An oracle that compares the scores of all trees.
 ORACLE = listed_trees()
 
 
@@ -47,7 +47,7 @@ def given(seed: int) -> tuple[Tensor, Tensor]:
 def run(
     estimator: Estimator, scores: Tensor, upstream: Tensor, seed: int = 7
 ) -> tuple[Tensor, Tensor]:
-    """z and dL/ds where dL/dz is ``upstream``, or its share of each sample."""
+    """Return z, and the gradient of a loss that has the gradient ``upstream`` at the mean."""
     torch.manual_seed(seed)
     draw = estimator(SpanningTree(), scores, LENGTHS, True)
     (gradient,) = torch.autograd.grad((draw.mean() * upstream).sum(), scores)
@@ -118,7 +118,7 @@ def test_adaptive_steps_follow_norms(difference: str) -> None:
     changed = gradient.count_nonzero().item() / 3
     assert estimator.changed.item() == pytest.approx(changed)
     assert estimator.step.item() == pytest.approx(0.9 if changed < 1.0 else 0.7)
-    # The scale of the loss moves no target.
+    # The scale of the loss changes no target.
     again = AdaptiveImplicitMLE(difference, initial=0.8, noise="gaussian")  # type: ignore[arg-type]
     torch.testing.assert_close(run(again, scores, 100 * upstream)[1], 100 * gradient)
 
@@ -141,7 +141,7 @@ def test_adaptive_steps_follow_the_norm_of_the_scores_as_in_the_paper(difference
     torch.manual_seed(7)
     plain, lengths = scores.detach().repeat(count, 1, 1), LENGTHS.repeat(count)
     noisy = plain + draw_noise("gaussian", plain, 1.0)
-    # Each sample has its share of the gradient at the mean.
+    # Each sample has an equal share of the gradient at the mean.
     own = masked(upstream).repeat(count, 1, 1) / count
     length = own.flatten(1).norm(dim=1)
     size = 0.8 * masked(scores.detach()).flatten(1).norm(dim=1).repeat(count) / length
@@ -160,7 +160,7 @@ def test_adaptive_steps_follow_the_norm_of_the_scores_as_in_the_paper(difference
 
 
 def test_the_norm_of_the_scores_is_that_of_its_own_batch() -> None:
-    """Backward passes may be in another order than the batches, of other sizes."""
+    """Backward passes may run in another order than the batches, which may differ in size."""
     first, upstream = given(3)
     second = (5.0 * first.detach()[:2]).requires_grad_()
     sure = AdaptiveImplicitMLE(initial=2.0, rate=1e-30, norm="scores")
@@ -180,7 +180,7 @@ def test_the_norm_of_the_scores_is_that_of_its_own_batch() -> None:
 
 
 def test_the_adaptive_step_leaves_scores_of_zero() -> None:
-    """A scorer with a last layer of zeros has such scores; the paper's β·‖s‖ stays there."""
+    """A scorer whose last layer is zero has such scores, and the paper's step β·‖s‖ is then 0."""
     _, upstream = given(3)
     zeros = torch.zeros_like(upstream).requires_grad_()
     _, gradient = run(AdaptiveImplicitMLE(initial=5.0, noise="gumbel"), zeros, upstream)
@@ -254,8 +254,10 @@ def test_small_exponentiated_steps_are_domkes_derivative_of_marginals(
 
 @pytest.mark.parametrize("noise", ["gaussian", "gumbel"])
 def test_the_perturbed_mean_has_the_gradient_of_its_expectation(noise: str) -> None:
-    """For one of n with Gumbel noise the expectation is the softmax; tolerance: five standard
-    errors of 20,000 draws."""
+    """The expectation of one of n with Gumbel noise is the softmax.
+
+    The tolerance is five standard errors of 20,000 draws.
+    """
     torch.manual_seed(0)
     scores = torch.randn(1, 4, dtype=torch.float64, requires_grad=True)
     lengths, upstream = torch.tensor([4]), torch.randn(1, 4, dtype=torch.float64)
@@ -267,7 +269,7 @@ def test_the_perturbed_mean_has_the_gradient_of_its_expectation(noise: str) -> N
         (expected,) = torch.autograd.grad((reference * upstream).sum(), scores)
         torch.testing.assert_close(draw.z[0], reference.detach(), rtol=0, atol=0.02)
     else:
-        # By differences of the same draws, many of them.
+        # Use finite differences over the same 400,000 draws.
         noise_drawn = torch.randn(400_000, 4, dtype=torch.float64)
         expected = torch.zeros(1, 4, dtype=torch.float64)
         for j in range(4):
@@ -301,10 +303,14 @@ def test_relaxed_perturbation(relaxation: str, straight: bool) -> None:
 
 
 def walk_of(scores: Tensor, gamma: float) -> Tensor:
-    """The expected path of the quadratically smoothed recursion over the transitions of one chain,
-    ``(n, K, K)``: the sum over all paths, each with its probability under the walk."""
+    """Return the expected path of the quadratically smoothed recursion over one chain, ``(n, K,
+    K)``.
+
+    It is the sum over all paths, each with its probability under the walk.
+    """
     n, states = scores.shape[:2]
-    # Row 0 of the first transition is the start. A message is a smoothed maximum over tags before.
+    # The first transition has only row 0, the start. A message is a smoothed maximum over the
+    # previous tags.
     value, shares = scores[0, 0], []
     for step in scores[1:]:
         before = (value[:, None] + step).T / gamma
@@ -326,7 +332,7 @@ def walk_of(scores: Tensor, gamma: float) -> Tensor:
 
 
 def test_smoothed_perturbation_is_the_expected_path_of_the_noisy_recursion() -> None:
-    """Against the sum over all paths, for sentences of three words, one and none."""
+    """The reference is the sum over all paths, for texts of three words, one word and no word."""
     torch.manual_seed(2)
     scores = torch.randn(3, 3, 3, 3, dtype=torch.float64, requires_grad=True)
     upstream, lengths = torch.randn_like(scores), torch.tensor([3, 1, 0])
@@ -344,7 +350,7 @@ def test_smoothed_perturbation_is_the_expected_path_of_the_noisy_recursion() -> 
         n = int(lengths[b])
         expected[k, b, :n] = walk_of(noisy[k, b, :n], 0.7)
     torch.testing.assert_close(draw.z, expected)
-    # Sparse, and yet no single path.
+    # The result is sparse, but no single path.
     assert (draw.z[:, 0, 1:] == 0).any() and ((draw.z > 0) & (draw.z < 1)).any()
     (wanted,) = torch.autograd.grad((expected.mean(0) * upstream).sum(), scores)
     torch.testing.assert_close(gradient, wanted)
@@ -409,7 +415,7 @@ def test_prediction_has_no_noise(estimator: Estimator) -> None:
 
 
 def test_noise_has_the_moments_that_it_should() -> None:
-    """200,000 draws; tolerance of five standard errors or more."""
+    """The tolerance is five standard errors of the draws or more."""
     torch.manual_seed(0)
     many = torch.zeros(200_000, dtype=torch.float64)
     gaussian = draw_noise("gaussian", many, 2.0)

@@ -1,5 +1,7 @@
-"""Gradients of the estimators that solve, and of those that weigh several structures, where scores
-are equal, as equal words make them."""
+"""Gradients of estimators if scores are equal, for example because words are equal.
+
+The estimators solve for a structure, or weigh several structures.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +69,10 @@ def of_item(function: Callable[[Tensor, Tensor], Tensor], size: Any) -> Callable
 
 
 def check_slopes(function: Callable[[Tensor], Tensor], at: Tensor, along: Tensor) -> None:
-    """Along each of the directions, the gradient is what differences from both sides say, or is
-    between these at a kink."""
+    """Check the gradient along each direction.
+
+    It must equal finite differences from both sides, or lie between them at a kink.
+    """
     jacobian = torch.autograd.functional.jacobian(function, at).flatten(-at.dim())
     for direction in along:
         with torch.no_grad():
@@ -175,9 +179,11 @@ def test_smoothed_recursions(
 def test_weights_of_sparsemap_change_along_their_support(
     structure: Structure, shape: tuple[int, ...], size: Any, kind: str
 ) -> None:
-    """The gradient of weights is of the structures that have one alone: where more tie, a loss that
-    is the same for all structures has none, and scores that move as these differ move the mean as
-    much."""
+    """Only the structures of the support contribute to the gradient of the weights.
+
+    A loss that is equal for all structures has no gradient, even if other structures tie. If scores
+    move along a difference of two structures of the support, the mean moves by this difference.
+    """
     lengths = torch.tensor([size])
     scores = scores_of_equal_words(shape, kind)[None].requires_grad_()
     draw = SparseMAP(marginalize=True)(structure, scores, lengths, True)
@@ -197,8 +203,8 @@ def test_weights_of_sparsemap_change_along_their_support(
 def test_projected_steps_are_exact(
     structure: Structure, shape: tuple[int, ...], size: Any, kind: str
 ) -> None:
-    """SPIGOT is checked from the best structure and from the marginals, for gradients with ties,
-    too.
+    """SPIGOT is checked from the best structure and from the marginals, with gradients that have
+    ties, too.
     """
     lengths = torch.tensor([size])
     listed = structures_of(structure, shape, lengths).numpy()

@@ -1,4 +1,4 @@
-"""RELAX over traces, beside the expected loss summed over all traces."""
+"""RELAX over traces, against the expected loss summed over all traces."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ from tests.structures.test_traces import expected_loss, random_scores, subset_tr
 
 
 class Steep(nn.Module):
-    """In place of the network: steep in each part, by weights of both signs, and near the loss on
-    average, so that all terms of the estimator are seen beside its noise."""
+    """A steep surrogate in place of the network.
+
+    Its weights have both signs and its mean is near the loss, so all terms of the estimator exceed
+    its noise.
+    """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -64,8 +67,11 @@ def test_one_sample_has_no_others_to_be_compared_with() -> None:
 def test_the_mean_of_the_others_stands_for_a_network_that_knows_nothing(
     structure: Structure,
 ) -> None:
-    """On texts whose losses differ more between texts than among the samples of one, nothing that
-    does not see the text can."""
+    """Losses differ more between texts than among the samples of a text.
+
+    A network that does not see the text cannot subtract this difference, and the mean of the other
+    samples can.
+    """
     torch.manual_seed(0)
     plain, others = (
         gradients(TraceRelax(3, leave_one_out=given).double(), structure, 3000, shift=20.0)
@@ -120,7 +126,7 @@ def test_its_gradient_is_that_of_the_loss_expected_over_traces(
 
 
 def test_its_gradient_is_unbiased_for_trees_of_four_tokens() -> None:
-    """With four tokens, cycles may contain cycles."""
+    """Four tokens are enough for cycles within cycles."""
     n, structure = 4, SpanningTree()
     leaf, weights = random_scores(n, 23).requires_grad_(), random_scores(n, 24)
     expected = expected_loss(leaf, False, weights, (0, 3), 2.0)
@@ -158,7 +164,7 @@ def compare(
     num_samples: int = 1,
     leave_one_out: bool = False,
 ) -> None:
-    """The mean of ``count`` gradients with the exact one, by five standard errors."""
+    """Check that the mean of ``count`` gradients is exact, within five standard errors."""
     estimator = with_steep(scores, structure, n, num_samples, leave_one_out)
     copies = scores.repeat(count, *[1] * scores.dim()).requires_grad_()
     torch.manual_seed(5)
@@ -171,7 +177,7 @@ def compare(
     (each,) = torch.autograd.grad(objective.sum(), copies)
     assert ((each.mean(0) - exact).abs() <= 5 * each.std(0) / count**0.5 + 1e-9).all()
     assert exact.abs().max() > 0.02
-    # Without either of the terms of the network it would be another.
+    # Without either term of the network, the mean would differ.
     for slope in slopes_of_the_network(estimator, structure, scores, n, count):
         assert (slope.mean(0).abs() > 8 * each.std(0) / count**0.5).any()
 
@@ -179,7 +185,7 @@ def compare(
 def slopes_of_the_network(
     estimator: TraceRelax, structure: Structure, scores: Tensor, n: int, count: int
 ) -> list[Tensor]:
-    """∇c(r) and ∇c(r̃)."""
+    """Return ∇c(r) and ∇c(r̃)."""
     leaf = scores.repeat(count, *[1] * scores.dim()).requires_grad_()
     sizes = torch.full((count,), n)
     drawn = structure.reparameterize_trace(leaf, sizes)
@@ -197,8 +203,9 @@ def slopes_of_the_network(
     "structure", [SpanningTree(), SpanningTree(single_root=True), KOfN(2)], ids=repr
 )
 def test_a_trained_network_lowers_the_variance(structure: Structure) -> None:
-    """The variance falls to less than a tenth of the variance with the score of the trace. On these
-    problems this is about the variance after the mean loss is subtracted, and no less.
+    """The variance falls to less than a tenth of the variance of the score function of traces.
+
+    On these problems it is close to the variance after the mean loss is subtracted.
     """
     torch.manual_seed(0)
     plain = gradients(TraceScoreFunction(), structure, 4000)
@@ -226,7 +233,7 @@ def test_its_network_learns_from_the_objective_and_scores_do_not_from_its_norm()
 
 
 def test_of_one_choice_it_is_relax() -> None:
-    """Marginals of one choice are the softmax."""
+    """The marginals of one choice are the softmax, so both estimators agree."""
     scores, lengths = torch.randn(5, 4, dtype=torch.float64), torch.tensor([4, 0, 3, 1, 4])
     drawn = []
     for make in (Relax, TraceRelax):

@@ -1,4 +1,4 @@
-"""The score of the trace, beside the expected loss summed over all traces."""
+"""The score function of traces, against the expected loss summed over all traces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
 from tests.structures.test_traces import by_tree, expected_loss, random_scores, tree_traces
 
-# Those that learn from traces, and what each names in its place.
+# Estimators that learn from traces, and the alternative that each of them names in its error.
 OF_TRACES = [(TraceScoreFunction(), "ScoreFunction"), (TraceRelax(), "TraceScoreFunction")]
 
 
@@ -100,9 +100,9 @@ def test_the_same_seed_draws_the_same_and_prediction_draws_nothing(estimator: Es
 
 
 def test_the_most_probable_tree_of_the_traces_may_be_another_than_the_best_one() -> None:
-    """Arcs that enter a cycle are drawn by their own scores, whatever they take the place of."""
+    """An arc into a cycle is drawn by its own score, and the arc that it replaces has no effect."""
     scores = torch.zeros(3, 3, dtype=torch.float64)
-    # Two tokens that prefer each other; the second one much more so.
+    # Two tokens prefer each other, and the second one much more strongly.
     scores[2, 1], scores[1, 2] = 3.0, 6.0
     scores[0, 1], scores[0, 2] = 0.0, 1.0
     trees = by_tree(list(tree_traces(scores, False)))

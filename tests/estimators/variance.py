@@ -2,8 +2,9 @@
 
     python -m tests.estimators.variance
 
-Choices of one of five items, with a loss of 5 and something small; per sample, over 20,000 draws.
-Then trees over three tokens, with the scores of traces.
+The first problem is a choice of one of five items, with a loss of 5 plus a small part. The second
+one is trees over three tokens, with the scores of traces. The variance is of one sample, over
+20,000 draws.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def trained_relax(estimator: Trained, structure: Structure) -> Trained:
 
 
 def known_mean(structure: Structure) -> TraceScoreFunction:
-    """With the mean loss of many samples, which no training knows."""
+    """Return an estimator that subtracts the mean loss of many samples, which no training knows."""
     scores, length, table = problem(structure)
     drawn = structure.sample_trace(scores.repeat(20_000, 1, 1), length.repeat(20_000))
     constant = LearnedConstant()
@@ -153,7 +154,7 @@ def print_table(
         found = gradients(estimator, structure, 20_000)
         variance = float(found.var(0).sum())
         plain = plain or variance
-        # Parts that are none have no gradient.
+        # Entries that are no parts have no gradient.
         error = (found.std(0) / 20_000**0.5).clamp_min(1e-12)
         worst = float(((found.mean(0) - exact).abs() / error).max())
         print(f"| {name} | {variance:.3f} | {variance / plain:.2f} | {worst:.1f} |", flush=True)

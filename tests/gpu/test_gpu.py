@@ -1,4 +1,4 @@
-"""Tests that need a GPU. ``python -m benchmarks gpu`` runs these where there is one."""
+"""Tests that need a GPU. ``python -m benchmarks gpu`` runs them on one."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_kernels_of_its_own_agree_with_those_for_the_cpu(
 def test_sums_over_the_trees_of_long_sentences_agree_with_the_cpu(
     single_root: bool, dtype: torch.dtype
 ) -> None:
-    """Also where the root weighs nothing."""
+    """The sums also agree if the arcs of the root have almost no weight."""
     structure = SpanningTree(single_root=single_root)
     scores, lengths = scores_for(structure, 80, 20, "cuda")
     scores = scores.to(dtype)
@@ -101,7 +101,7 @@ def test_equal_scores_give_the_best_of_the_cpu(structure: Structure) -> None:
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
 def test_the_same_comes_of_the_same(structure: Structure) -> None:
-    """If a thread read too early, results would differ now and then."""
+    """Results would differ now and then if a thread read too early."""
     scores, lengths = scores_for(structure, 60, 64, "cuda")
     first = everything(structure, scores, lengths)
     for _ in range(10):
@@ -132,7 +132,7 @@ def test_kernels_can_be_launched() -> None:
 
 
 def test_kernels_take_streams_as_they_come() -> None:
-    """Scores that another stream is still writing are waited for."""
+    """Kernels wait for scores that the same stream is still writing."""
     structure = structures()[0]
     scores, lengths = scores_for(structure, 20, 8, "cuda")
     expected = structure.map(2.0 * scores, lengths)
@@ -195,7 +195,7 @@ def test_components_with_losses_of_their_own_train(gpu: Any) -> None:
 
 
 def _arrays(value: Any) -> list[Any]:
-    """Everything in it with a shape: nothing of a GPU may stay on a doc."""
+    """Return everything in ``value`` that has a shape. No array of a GPU may stay on a doc."""
     if isinstance(value, dict):
         return [found for part in value.values() for found in _arrays(part)]
     if isinstance(value, (list, tuple)):

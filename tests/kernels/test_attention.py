@@ -81,7 +81,7 @@ def test_proximal_steps_are_minima(
         for _ in range(20):
             direction = torch.randn(len(row), generator=generator, dtype=torch.float64)
             assert objective(x[0] + step * direction) >= best - 1e-10
-            # Merged entries also move together.
+            # Also move all entries of a merged block together.
             moved = direction[blocks[0].long() % len(row)]
             assert objective(x[0] + step * moved) >= best - 1e-10
 
@@ -178,7 +178,7 @@ def test_the_loss_of_entmax_by_its_definition() -> None:
     gold = golds(scores, lengths)
     loss = OneOfN().entmax_loss(scores, gold, lengths, alpha)
     assert (loss >= 0).all() and not loss[2:4].any()
-    # No point of the simplex is worth more than what the loss says.
+    # The loss is the largest objective on the simplex, minus the objective of gold.
     best = OneOfN().entmax(scores.detach(), lengths, alpha.detach())
     for b, n in enumerate(lengths.tolist()):
         if not n:

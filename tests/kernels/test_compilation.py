@@ -23,8 +23,10 @@ KERNELS = Path(spacy_latent.__file__).parent / "kernels"
 
 
 def test_every_kernel_goes_through_the_decorator() -> None:
-    """Else its machine code outlives changes of its helpers, and it is compiled with the flags for
-    floats of whichever caller came first."""
+    """A kernel compiled by numba's own decorator would ignore changes of its helpers.
+
+    Its floating-point flags would also depend on its first caller.
+    """
     sources = {path: path.read_text(encoding="utf8") for path in KERNELS.glob("*/*.py")}
     decorated = sum(len(re.findall(r"^@kernel\b", text, re.M)) for text in sources.values())
     assert decorated > 250
@@ -37,7 +39,7 @@ def test_every_kernel_goes_through_the_decorator() -> None:
 
 
 def test_a_kernel_that_is_compiled_first_is_right(tmp_path: Path) -> None:
-    """The exponential's rounding does not survive being reassociated as its callers may be."""
+    """The rounding in the exponential must not be reassociated, although its callers may be."""
     program = (
         "import torch\n"
         "from spacy_latent.structures.constituency_tree import ConstituencyTree\n"
@@ -86,7 +88,7 @@ CALL = """
 from small.caller import total
 print(total(3, 0.0), sum(total.stats.cache_hits.values()))
 """
-# A kernel from the cache, and then one that has to be compiled and calls it.
+# The first kernel comes from the cache. The second one calls it, and must be compiled.
 LOADED_FIRST = """
 import sys
 from small.caller import total
@@ -103,7 +105,7 @@ from small.caller import total
 def doubled(count, value):
     return np.full(2, total(count, value)).sum()
 """
-# Code that simulates a read-only file system, since root may write whatever a mode says.
+# Code that simulates a read-only file system. Root could write to files of any mode.
 READ_ONLY = """
 import os, sys
 def refuse(event, arguments):
@@ -118,7 +120,7 @@ sys.addaudithook(refuse)
 
 
 class Small:
-    """A package of two files, one of which calls the other. Machine code is kept in ``kept``."""
+    """A package of two files, one of which calls the other. ``kept`` caches machine code."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "small"
@@ -130,7 +132,7 @@ class Small:
         self.add(1.0)
 
     def add(self, number: float) -> None:
-        """The body of the helper."""
+        """Write the helper, which adds ``number``."""
         (self.folder / "helper.py").write_text(HELPER.format(number))
 
     def start(self, program: str = CALL, **environment: str) -> subprocess.Popen[str]:
@@ -146,7 +148,7 @@ class Small:
         )
 
     def run(self, program: str = CALL, **environment: str) -> tuple[str, str]:
-        """The output of the program: its results and hits, and its warnings."""
+        """Return the output of the program: its results and cache hits, and its warnings."""
         process = self.start(program, **environment)
         output, errors = process.communicate()
         assert process.returncode == 0, errors
@@ -171,7 +173,7 @@ def test_a_change_of_a_helper_in_another_file_arrives(small: Small) -> None:
     assert small.run() == ("3.0 1", "")
     small.add(2.0)
     assert small.run() == ("6.0 0", "")
-    # Back on the first branch, nothing is compiled again.
+    # With the first version of the helper again, nothing is compiled.
     small.add(1.0)
     assert small.run() == ("3.0 1", "")
 
@@ -249,7 +251,7 @@ def test_the_digest_is_of_the_folder_and_of_all_kernels(
 
 @cache
 def imports_of(path: Path) -> set[tuple[str, str]]:
-    """Folders of kernels that a file imports from, and the names."""
+    """Return the folders of kernels from which a file imports, and the imported names."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
         if isinstance(node, ast.ImportFrom):
@@ -275,7 +277,7 @@ def imported(family: str) -> set[str]:
 
 @cache
 def read_by(family: str) -> set[str]:
-    """Families that machine code of this one is made from."""
+    """Return the families whose sources go into the machine code of this family."""
     direct = imported(family) - NOT_READ
     return {family}.union(*map(read_by, direct))
 
@@ -314,7 +316,7 @@ def test_an_edit_changes_the_digest_of_the_families_that_import_it(
 def test_the_digest_is_of_the_sources_at_the_first_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A family that is imported after a change may call functions from before it."""
+    """A family imported after a change may call functions that were imported before it."""
     copy = tmp_path / "kernels"
     shutil.copytree(KERNELS, copy, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(compilation, "KERNELS", copy)
@@ -326,7 +328,7 @@ def test_the_digest_is_of_the_sources_at_the_first_one(
         file = copy / "simd" / "vector.py"
         file.write_text(file.read_text(encoding="utf8") + "\n# edited\n", encoding="utf8")
         assert compilation.digest(copy / "chains") == before
-        # So nothing that is compiled now is kept.
+        # The sources have changed, so nothing that is compiled now is kept.
         assert compilation._digest(copy / "chains") != before
     finally:
         compilation._first_read.cache_clear()
@@ -358,7 +360,7 @@ def test_no_kernel_reads_a_value_that_the_digest_leaves_out() -> None:
 def test_machine_code_is_loaded_without_registries_and_a_later_kernel_compiles(
     small: Small,
 ) -> None:
-    """numba's registries take a third of the time of a first call to import."""
+    """The import of numba's registries takes a third of the time of a first call."""
     (small.folder / "later.py").write_text(LATER)
     small.run()
     assert small.run(LOADED_FIRST)[0].split("\n") == ["3.0 1 False", "6.0"]
@@ -373,7 +375,7 @@ def test_without_a_place_that_can_be_written_it_works_and_warns(small: Small) ->
 
 
 def test_a_user_without_a_home_keeps_nothing_in_the_working_directory(small: Small) -> None:
-    """Somebody else may put machine code there. Its records are pickles."""
+    """Another user may put files there, and the loading of a pickle executes code."""
     small.home.mkdir()
     program = f"import os; os.chdir({str(small.home)!r})"
     refused = READ_ONLY.format(folders=(str(small.folder),))
@@ -384,12 +386,12 @@ def test_a_user_without_a_home_keeps_nothing_in_the_working_directory(small: Sma
 
 
 def test_what_is_kept_is_read_where_it_cannot_be_written(small: Small) -> None:
-    """This happens in an image that another user runs than the one who made it."""
+    """This happens if another user built the image than the one who runs it."""
     small.run()
     kept = {file: file.stat().st_mtime_ns for file in small.files}
     refused = READ_ONLY.format(folders=(str(small.kept),))
     assert small.run(refused + CALL) == ("3.0 1", "")
-    # For other arguments, it is kept in the next place.
+    # The code for other arguments is kept in the next folder of the list.
     other = refused + CALL.replace("0.0", "0")
     assert small.run(other) == ("3.0 0", "")
     assert small.run(other) == ("3.0 1", "")
@@ -403,7 +405,10 @@ def test_a_place_that_goes_missing_is_made_again(small: Small) -> None:
 
 
 def test_processes_that_compile_at_once(small: Small) -> None:
-    """Here for different arguments: numba's own cache may give one's code to the other."""
+    """The processes compile for different arguments.
+
+    numba's own cache may give the code of one process to another.
+    """
     programs = [f"print(total(3, {value}))" for value in ("0.0", "1j")]
     start = "import time\nfrom small.caller import total\ntime.sleep(max(0, {} - time.time()))\n"
     start = start.format(time.time() + 2.0)
@@ -438,7 +443,7 @@ def test_a_file_that_is_cut_off_is_compiled_again(small: Small) -> None:
 
 
 def test_what_is_compiled_after_a_change_is_not_kept(small: Small) -> None:
-    """Its digest was taken before, and some of its modules may be read after."""
+    """The digest was taken before the change, and some modules may be read after it."""
     helper = small.folder / "helper.py"
     changed = (
         "from pathlib import Path\nimport small.helper\n"

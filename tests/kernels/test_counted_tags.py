@@ -1,4 +1,4 @@
-"""Sums over tags and counters, against a chain that has a tag for each pair of them."""
+"""Sums over tags and counters, against a chain with a tag for each pair of a tag and a layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spacy_latent.kernels.core import pool
 from spacy_latent.structures.tag_sequence import TagSequence, allowed_transitions, scheme_tags
 
 LENGTHS = (1, 2, 7, 40)
-# Two counters, up to 1 and up to 2; one up to 19; and none.
+# Three kinds of items: counters up to 1 and up to 2, one counter up to 19, and no counter.
 COUNTERS = Counters(
     sizes=np.array([6, 20, 1]),
     moves=np.array([[-1, -1, -1, 0, 0, -1, -1, 1, 1], [-1, -1, 2, *[-1] * 6], [-1] * 9]),
@@ -31,7 +31,7 @@ def transitions_of(scheme: str, scale: float) -> Tensor:
     generator = torch.Generator().manual_seed(5)
     found = torch.randn(K + 2, K, generator=generator, dtype=torch.float64) * scale
     if scheme == "overlapping":
-        # The next tags of two tags overlap, and one tag follows none.
+        # Two tags share some of their next tags, and tag 5 follows no tag.
         found[0, 1] = found[3, 2] = -torch.inf
         found[:K, 5] = -torch.inf
     elif scheme != "all":
@@ -42,7 +42,10 @@ def transitions_of(scheme: str, scale: float) -> Tensor:
 
 
 def expected(emissions: Tensor, transitions: Tensor, kind: int) -> Tensor:
-    """The log-partition by a chain whose tags are pairs of a layer, after the token, and a tag."""
+    """Return the log-partition from a chain.
+
+    Its tags are pairs of the layer of the counters after a token, and the tag.
+    """
     size, moves = int(COUNTERS.sizes[kind]), COUNTERS.moves[kind]
     inner = torch.full((size, K, size, K), -torch.inf, dtype=torch.float64)
     first = torch.full((size, K), -torch.inf, dtype=torch.float64)
@@ -65,7 +68,7 @@ def test_sums_and_gradients_of_tags_and_counters(
 ) -> None:
     generator = torch.Generator().manual_seed(1)
     emissions = torch.randn(sum(LENGTHS), K, generator=generator, dtype=torch.float64) * scale
-    # A tag that the last two items never have, and one that is forbidden at some tokens.
+    # The last two items never have tag 2. Tag 1 is forbidden at some tokens.
     emissions[sum(LENGTHS[:2]) :, 2] = -torch.inf
     emissions[::5, 1] = -torch.inf
     emissions.requires_grad_()
@@ -99,7 +102,7 @@ def test_sums_and_gradients_of_tags_and_counters(
 
 
 def three_items(emissions: np.ndarray, transitions: np.ndarray, weights: np.ndarray) -> CountedSums:
-    """Two tokens each; the second item has the counter up to 19."""
+    """Sum over three items of two tokens each. The second item has the counter up to 19."""
     counters = Counters(COUNTERS.sizes, COUNTERS.moves, COUNTERS.targets, weights)
     offsets, lengths = np.array([0, 2, 4]), np.array([2, 2, 2])
     return sum_with_counters(
@@ -113,7 +116,7 @@ def test_an_item_whose_sums_are_not_precise_is_named_and_has_no_gradient(
 ) -> None:
     emissions, weights = np.zeros((6, K)), COUNTERS.weights.copy()
     if isinstance(wrong, str):
-        # Only a most improbable sequence ends in a layer that counts.
+        # Only very improbable sequences end in the one layer with a weight.
         emissions[2:4, 2] = -1e4
         weights[1] = np.arange(20) == 2
     else:

@@ -1,4 +1,4 @@
-"""Pairs of places seen through running sums: the kernels beside tensors of all pairs at once."""
+"""Scores of pairs of positions from running sums: the kernels against tensors of all pairs."""
 
 from __future__ import annotations
 
@@ -101,10 +101,10 @@ def test_items_without_a_gradient_are_passed_over() -> None:
 
 
 def test_the_gradient_of_equal_extremes_goes_to_the_first() -> None:
-    """Counters in saturation come back to the same number to the last digit."""
+    """Saturated counters return to exactly the same number, so equal extremes are common."""
     given = make([4], 1, 1, 0.0)
     given[0][0, :4, 0] = torch.tensor([0.5, 0.0, 0.0, 1.0])
-    # Only the least value minus the value of the first place counts.
+    # The score is the least value minus the value of the first position.
     given[2].zero_()
     given[2][1] = -1.0
     given[3] = torch.eye(UNITS, dtype=torch.float64)
@@ -121,7 +121,7 @@ def test_the_gradient_of_equal_extremes_goes_to_the_first() -> None:
 def test_threads_change_nothing(
     monkeypatch: pytest.MonkeyPatch, set_threads: Callable[[int], None]
 ) -> None:
-    """Three ranges give what one does, and on one thread the same as on three to the last digit."""
+    """Three ranges give the results of one range, and the number of threads changes no bit."""
     given = make([30, 3, 17, 25], 4, 2, torch.nan)
     alone = scores_and_gradients(counter_pairs, given)
     monkeypatch.setattr("spacy_latent.kernels.core.pool.SERIAL_NANOSECONDS", 0)
@@ -139,7 +139,7 @@ def test_threads_change_nothing(
 def test_threads_do_not_change_the_last_digits_of_scores(
     monkeypatch: pytest.MonkeyPatch, set_threads: Callable[[int], None]
 ) -> None:
-    """The last numbers of a block may be rounded otherwise than those before them."""
+    """The last numbers of a vector may be rounded differently from the numbers before them."""
     monkeypatch.setattr("spacy_latent.kernels.core.pool.SERIAL_NANOSECONDS", 0)
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):

@@ -51,7 +51,7 @@ def test_long_sentences_across_whole_vectors(n: int, single_root: bool) -> None:
     feasible, heads = solve(scores, single_root)
     assert feasible and is_tree(heads) and is_projective(heads)
     assert not single_root or heads.count(0) == 1
-    # A tree that every arc prefers is found.
+    # If all arcs of a tree have far higher scores, this tree is the best.
     raised = scores.copy()
     raised[list(heads), range(1, n + 1)] += 100.0
     assert solve(raised, single_root) == (True, heads)
@@ -69,7 +69,8 @@ def test_sentences_side_by_side_get_the_trees_that_each_gets_alone(single_root: 
     charts = charts_of_trees(longest)
     heads = np.zeros((LANES, longest + 2), dtype=np.int32)
     found = np.zeros(LANES, dtype=np.bool_)
-    # Longer and shorter ones after each other in the same lanes, some empty, some without a tree.
+    # Longer and shorter sentences follow each other in the same lanes. Some are empty, and some
+    # have no tree.
     for lengths in (
         [21, 0, 1, 2, 20, -1, 9, 5],
         [6, 5, 4, 3, 6, 6, -1, 1],

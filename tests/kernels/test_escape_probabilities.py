@@ -1,4 +1,4 @@
-"""Products of tiles that are kept in registers, beside NumPy's."""
+"""Products of matrix tiles that are kept in registers, against NumPy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_products_by_tiles(vectors: int, n: int, start: int) -> None:
         result = c.copy()
         multiply = turned_product if turned else product
         multiply(start, a, (3, 4), b, (5, 6), result, (1, 2), rows, n, columns)
-        # The places outside stay as they are.
+        # Entries outside of the tile stay unchanged.
         np.testing.assert_allclose(result, expected, rtol=1e-13, atol=1e-13)
 
 

@@ -1,4 +1,4 @@
-"""The vectorised exponential and logarithm beside NumPy's."""
+"""The vectorized exponential and logarithm, against NumPy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def test_exponential_at_its_ends() -> None:
 
 
 def _of_a_line(build: Any) -> Any:
-    """A function of two rows: of the first cache line of one the results to the other."""
+    """Return a function that applies ``build`` to the first cache line of one row, and writes to
+    another.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = line_of(signature.args[0])

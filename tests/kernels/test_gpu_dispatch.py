@@ -1,4 +1,4 @@
-"""When kernels for a GPU are used, and what happens where they cannot be, or are wrong."""
+"""Use of GPU kernels, and the fallback to the CPU if they fail or give wrong results."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def wrong(kernels: Any, operation: int, call: Any) -> None:
 def test_what_a_kernel_cannot_do_the_cpu_does(
     launch: Any, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From there on, and after one warning."""
+    """After one warning, the CPU computes all results."""
     structure = LinearChain()
     scores, lengths = batch(structure, torch.float64)
     expected = everything(structure, scores, lengths)
@@ -79,7 +79,7 @@ def test_what_is_in_the_way_of_kernels_is_said(monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "triton", None)
         assert "Triton" in said() and "cannot be imported" in said()
-    # Simulate that a small kernel finds no compiler.
+    # Simulate the failure of a small kernel, as without a compiler.
     monkeypatch.setitem(sys.modules, "triton", pytest)
     monkeypatch.setitem(sys.modules, "spacy_latent.kernels.gpu.probe", None)
     assert "a small kernel could not be compiled and run" in said()
@@ -90,5 +90,5 @@ def test_without_a_gpu_nothing_is_launched() -> None:
         assert not dispatch.usable()
         assert dispatch.why_unusable.__wrapped__() == "torch finds no GPU"
     assert not dispatch.on_device(torch.zeros(1))
-    # Nor is Triton imported with the package.
+    # The programs for the GPU are imported only together with Triton.
     assert "spacy_latent.kernels.gpu.programs" not in sys.modules or "triton" in sys.modules

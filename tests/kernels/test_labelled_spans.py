@@ -1,4 +1,4 @@
-"""Sums over classes of spans, beside torch and lists of all trees with all classes."""
+"""Sums over trees whose spans have classes, against torch and lists of all labelled trees."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def draw(
     dtype: torch.dtype = torch.float64,
     scale: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Scores and lengths; spans that reach into the padding have the score ``padding``."""
+    """Return scores and lengths. Spans that end in the padding have the score ``padding``."""
     torch.manual_seed(classes + len(cells))
     scores = scale * torch.randn(classes, len(cells), len(lengths), dtype=dtype)
     sizes = torch.tensor(lengths, dtype=torch.int64)
@@ -122,7 +122,7 @@ def test_forbidden_and_large_scores(
     exact = torch.where(scores.isneginf(), -1e8, scores.double()).requires_grad_()
     expected = with_gradient(by_torch(exact, lengths, cells), exact)
     torch.testing.assert_close(found[0], expected[0], rtol=tolerance, atol=tolerance)
-    # Their sums differ by what a sum of such numbers loses.
+    # The tolerance is the rounding error of a sum of such numbers.
     torch.testing.assert_close(found[1], expected[1], rtol=tolerance, atol=1e-3 * tolerance)
     assert not found[1][scores.isneginf()].any()
 

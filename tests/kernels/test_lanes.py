@@ -1,4 +1,4 @@
-"""Sentences side by side give what each gives alone."""
+"""Sentences computed side by side in the lanes of vectors, against each sentence alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FAMILIES = [inside_outside, constituency]
 
 
 def _batch(structure: Structure, lengths: Tensor, scale: float) -> Tensor:
-    """Normal scores, some of which are −inf but leave a tree; NaN in the padding."""
+    """Return normal scores with NaN as padding. Some are −inf, but leave a tree."""
     nodes = int(isinstance(structure, ProjectiveTree))
     size = int(lengths.max()) + nodes
     generator = torch.Generator().manual_seed(7)
@@ -54,7 +54,9 @@ def _batch(structure: Structure, lengths: Tensor, scale: float) -> Tensor:
 
 
 def _all(structure: Structure, scores: Tensor, lengths: Tensor) -> list[Tensor]:
-    """log Z, marginals, and the product of their Jacobian with the same numbers for each item."""
+    """Return log Z, marginals, and the product of their Jacobian with the same numbers for each
+    item.
+    """
     scores = scores.clone().requires_grad_()
     size = scores.shape[1]
     upstream = torch.arange(size * size, dtype=scores.dtype).sin().reshape(size, size)
@@ -70,7 +72,8 @@ def test_a_batch_gives_what_each_item_gives(structure: Structure, scale: float) 
     lengths = torch.tensor([9, 12, 0, 1, 13, 2, 12, 11, 30, 28, 29, 13, 3, 40, 12, 10, 12, 14, 5])
     scores = _batch(structure, lengths, scale)
     if scale > 100.0:
-        # Lanes that are not trusted beside others that are.
+        # The first kernel leaves lanes with large scores to the next, and keeps the lanes beside
+        # them.
         scores[::2] /= scale
     found = _all(structure, scores, lengths)
     for b, length in enumerate(lengths):
@@ -82,14 +85,16 @@ def test_a_batch_gives_what_each_item_gives(structure: Structure, scale: float) 
 @pytest.mark.parametrize("low", [-650.0, -720.0, -745.0, -2000.0])
 @pytest.mark.parametrize("single_root", [True, False])
 def test_arcs_of_the_root_may_be_far_below_others(low: float, single_root: bool) -> None:
-    """One of them is in every tree with a single root: log Z falls by as much, and nothing else
-    changes, whatever of them underflows over the best tree."""
+    """Lower scores of the root arcs change only log Z, if every tree with weight has one such arc.
+
+    This holds even if the weights of root arcs underflow relative to the best tree.
+    """
     lengths = torch.tensor([20] * 8)
     generator = torch.Generator().manual_seed(5)
     scores = torch.randn(8, 21, 21, generator=generator, dtype=torch.float64)
     structure = ProjectiveTree(single_root=single_root)
     if not single_root:
-        # Else trees with one arc of the root are all that counts.
+        # Without this, trees with several root arcs have weight before these arcs are lowered.
         scores[:, 0] -= 40.0
     lower = scores.clone()
     lower[:, 0] += low
@@ -146,8 +151,9 @@ def _refuse(*_: Any) -> None:
 def test_a_common_batch_needs_one_kernel(
     module: Any, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other kernels are then not compiled. They would take many times as long for the scores of
-    a trained scorer.
+    """The other kernels then need no compilation.
+
+    They would take many times as long for the scores of a trained scorer.
     """
     family = replace(module.FAMILY, total=_refuse, fallback=_refuse)
     for caller in (operators, batches):
@@ -164,7 +170,9 @@ def test_a_common_batch_needs_one_kernel(
 def test_what_one_kernel_leaves_goes_to_the_next(
     module: Any, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the last, which keeps an exponent beside each number, finds the same at any scale."""
+    """The last kernel keeps an exponent beside each number, and finds the same results at any
+    scale.
+    """
     called = []
 
     def leave(*_: Any) -> None:

@@ -12,7 +12,9 @@ RIDGE = 1e-10
 def least_at_bounds(
     slopes: np.ndarray, matrix: np.ndarray, lowest: np.ndarray, highest: np.ndarray
 ) -> float:
-    """The least value, of every choice of who is at which bound."""
+    """Return the least value, over all choices of a lower bound, an upper bound or neither per
+    variable.
+    """
     number, least = len(slopes), np.inf
     for places in itertools.product((-1, 0, 1), repeat=number):
         where = np.array(places)
@@ -28,7 +30,7 @@ def least_at_bounds(
 
 
 def test_the_least_against_every_choice_of_bounds() -> None:
-    """Up to what is not worth another change; also where some depend on others."""
+    """The value is the least up to the tolerance of the solver, also if variables are dependent."""
     generator = np.random.default_rng(0)
     for _ in range(300):
         number = int(generator.integers(1, 6))

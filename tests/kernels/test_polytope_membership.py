@@ -8,7 +8,7 @@ from spacy_latent.kernels.arborescences.polytope_membership import entered_too_l
 
 
 def least_cut(mean: np.ndarray) -> float:
-    """The least that enters any set of words, each looked at."""
+    """Return the least total of arcs into a set of words, over all sets."""
     words = range(1, len(mean))
     least = np.inf
     for size in words:
@@ -51,7 +51,7 @@ def test_averages_of_trees_are_entered_and_cycles_are_not() -> None:
     assert not len(found_in(chain)) and not len(found_in(0.5 * (chain + other)))
     assert not len(found_in(np.zeros((1, 1))))
     assert found_in(cycle).tolist() == [[False, True, True]]
-    # One time in a thousand the words go round in a circle.
+    # The words form a cycle with a weight of 0.001.
     mostly = 0.999 * chain + 0.001 * cycle
     assert found_in(mostly).tolist() == [[False, True, True]]
     assert not len(found_in(mostly, 0.01))

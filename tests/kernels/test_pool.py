@@ -1,4 +1,4 @@
-"""Ranges of items for threads, and for sums."""
+"""Ranges of items, for threads and for sums."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_ranges_are_all_items_in_order(costs: np.ndarray) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_ranges_do_not_depend_on_threads(threads: int, set_threads: Callable[[int], None]) -> None:
-    """Sums over ranges would round otherwise, and a training would take another course."""
+    """Sums over other ranges would round differently, and training would take another course."""
     costs = np.full(40, pool.RANGE_NANOSECONDS / 10.0)
     set_threads(threads)
     assert pool.ranges(costs) == [(0, 10), (10, 20), (20, 30), (30, 40)]
@@ -43,7 +43,9 @@ def test_nothing_is_no_work() -> None:
 def test_work_is_done_where_few_threads_may_start(
     monkeypatch: pytest.MonkeyPatch, set_threads: Callable[[int], None], most: int
 ) -> None:
-    """Also afterwards, and not by waiting for threads that are not there."""
+    """All work is done in this call and in a later one, without a wait for threads that did not
+    start.
+    """
     started: list[threading.Thread] = []
     start = threading.Thread.start
 

@@ -23,7 +23,7 @@ GRADIENT = 3
 JOINS = [Join(LONGER, SPAN, FOLLOWING)]
 _push = pushes_of(JOINS)
 _pull = pulls_of(JOINS, {chart: GRADIENT + chart for chart in range(3)})
-# Two rows of a chart; the second vector ends after the loop.
+# Two rows of a chart. The range of the loop ends inside of its second vector.
 ROW, FOLLOWS, AT, BEGIN, END = 1, 2, 3, 8, 18
 
 
@@ -85,7 +85,7 @@ def test_derivatives_are_those_of_sums(operation: Any) -> None:
         moved = charts + step * change
         results = operation(Sums(weights + step * d_weights, moved, 0.0))
         sides.append((np.array(results, dtype=float), moved))
-    # For products of two numbers the difference is the derivative.
+    # The central difference of a product of two numbers is its exact derivative.
     derivative = operation(Tangents(weights, d_weights, charts.copy(), change))
     for (found, other), mine in zip(zip(*sides), (np.array(derivative, dtype=float), change)):
         np.testing.assert_allclose(mine, found - other, rtol=1e-10, atol=1e-10)

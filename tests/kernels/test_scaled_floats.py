@@ -47,7 +47,7 @@ def test_sums_and_their_adjoints_at_any_size(shift: float) -> None:
     scales = 2.0 ** (charts.powers[target] - shift)
     np.testing.assert_allclose(charts.values[target] * scales, expected, rtol=1e-14)
     np.testing.assert_allclose(charts.tangents[target] * scales, changed, rtol=1e-13)
-    # The adjoint of x = mantissa · 2^e is kept as its product with 2^e.
+    # The adjoint of x = mantissa · 2^e is stored as its product with 2^e.
     charts.outer[target], charts.d_outer[target] = random.normal(size=(2, numbers))
     pull_row(charts, *target, *row, cell, 0, numbers)
     outer, d_outer = charts.outer[target] / scales, charts.d_outer[target] / scales

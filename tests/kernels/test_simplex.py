@@ -9,8 +9,7 @@ from spacy_latent.kernels.choices.simplex import capped_simplex, sparsemax
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_numbers_as_large_as_the_threshold(dtype: type[np.floating]) -> None:
-    """Rounding says now that such a number lies above the threshold, now that it does not: the
-    search for it ends all the same."""
+    """Rounding decides whether such a number is above the threshold. The search still ends."""
     generator = np.random.default_rng(0)
     rows = np.full((3000, 12), -2.0, dtype=dtype)
     for row in rows:
@@ -24,7 +23,7 @@ def test_numbers_as_large_as_the_threshold(dtype: type[np.floating]) -> None:
     lengths = torch.full((len(rows),), 12)
     found = sparsemax(torch.from_numpy(rows), lengths, "test").numpy()
     np.testing.assert_allclose(found.sum(1), 1.0, atol=1e-6)
-    # The nearest point of the simplex is scores less a number, or 0 where that is below.
+    # The nearest point of the simplex is the scores minus a number, clipped at 0.
     less = (rows - found).max(1, keepdims=True, initial=-np.inf, where=found > 1e-6)
     np.testing.assert_allclose(found, np.maximum(rows - less, 0.0), atol=1e-6)
 
@@ -32,7 +31,7 @@ def test_numbers_as_large_as_the_threshold(dtype: type[np.floating]) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("exactly", [True, False])
 def test_numbers_that_rounding_lifts_above_one(dtype: torch.dtype, exactly: bool) -> None:
-    """x − (x − 1) may be more than 1, so that x seems to be at its bound where the search ends."""
+    """x − (x − 1) may exceed 1, so that x seems to be at its bound at the end of the search."""
     generator = torch.Generator().manual_seed(0)
     rows = 2 * torch.randn(4000, 5, generator=generator, dtype=torch.float64).to(dtype)
     rows[0] = torch.tensor([2.0, -1.99, -2.29, -9.0, -9.0])
@@ -43,8 +42,8 @@ def test_numbers_that_rounding_lifts_above_one(dtype: torch.dtype, exactly: bool
         over = rows.clamp(0, 1).sum(1) > k
         tight = over | exactly
         torch.testing.assert_close(total[tight], torch.full_like(total[tight], k))
-        # Conditions of the nearest point: scores less p are τ where p is inside its bounds, at most
-        # τ where it is 0 and at least where it is 1.
+        # Optimality conditions of the nearest point p: scores − p is τ if p is inside of its
+        # bounds, at most τ if p is 0, and at least τ if p is 1.
         inside = (found > 1e-5) & (found < 1 - 1e-5)
         less = rows - found
         high = less.masked_fill(~inside, -torch.inf).amax(1)

@@ -12,7 +12,7 @@ from spacy_latent.kernels.autograd.torch_operators import torch_operator
 
 @torch_operator("test_scaled")
 def scaled(values: Tensor, factor: float) -> Tensor:
-    """Through NumPy, which no compiler can follow."""
+    """Multiply in NumPy, which no compiler can trace."""
     return torch.from_numpy(values.detach().numpy() * factor)
 
 
@@ -47,7 +47,7 @@ def test_compiled_code_calls_them_as_a_whole() -> None:
 
 
 def test_no_structure_imports_the_compiler() -> None:
-    """It takes more than a second of every process."""
+    """The import takes more than a second in every process."""
     code = """
 import sys
 import torch

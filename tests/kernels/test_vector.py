@@ -112,7 +112,7 @@ def _merge(matrix, column, cost, shift, label, size, row, labels):
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 20])
 def test_a_column_takes_the_places_where_it_is_better(size: int, dtype: type) -> None:
     random = np.random.default_rng(4)
-    # Rows may be longer, and the matrix ends where its memory does.
+    # Rows are longer than the matrix is wide, and no memory follows the last one.
     wide = np.full((size, size + 3), np.nan, dtype=dtype)
     matrix, row = wide[:, :size], random.normal(size=size + LANES)
     matrix[:] = random.normal(size=(size, size))
@@ -121,7 +121,7 @@ def test_a_column_takes_the_places_where_it_is_better(size: int, dtype: type) ->
     before = row.copy()
     for column in range(size):
         _merge(wide, column, -0.5, 0.25, float(column + 1), size, row, labels)
-    # Each cost is paid by what was there before.
+    # Each new column subtracts 0.5 from all values before it.
     candidates = np.vstack([before[:size], matrix.T.astype(float) + 0.25])
     candidates -= 0.5 * np.append(size, np.arange(size - 1, -1, -1))[:, None]
     np.testing.assert_allclose(row[:size], candidates.max(0), rtol=1e-13)

@@ -1,4 +1,4 @@
-"""Checks that scorers of arcs have in common."""
+"""Checks that all scorers of arcs have in common."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LENGTHS = torch.tensor([5, 3, 1])
 
 
 def real(scores: Tensor, lengths: Tensor = LENGTHS) -> list[Tensor]:
-    """The scores of arcs that there may be."""
+    """Return the scores between tokens of each item. They are 0 for arcs from a token to itself."""
     found = []
     for item, n in zip(scores, lengths.tolist()):
         arcs = item[: n + 1, 1 : n + 1].clone()
@@ -19,8 +19,12 @@ def real(scores: Tensor, lengths: Tensor = LENGTHS) -> list[Tensor]:
 
 
 def check_padding(scorer: nn.Module) -> None:
-    """Check that padding, NaN included, changes neither scores nor gradients, and that an item
-    alone has the same scores. scorer: of vectors of six, in float64.
+    """Check that padding, even NaN, changes neither scores nor gradients.
+
+    An item alone must have the same scores.
+
+    Args:
+        scorer: A scorer of vectors of width 6, in float64.
     """
     vectors = torch.randn(3, 5, 6, dtype=torch.float64)
     with_nan = vectors.clone()

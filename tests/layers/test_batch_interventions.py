@@ -1,4 +1,4 @@
-"""Parts that are forbidden and forced, against a list of all structures."""
+"""Forbidden and forced parts, against lists of all structures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spacy_latent.structures.spanning_tree import SpanningTree
 from spacy_latent.testing.listing import Listing
 from tests.structures.contracts import Listed, every_structure
 
-# Small structures of every kind, so that each of their parts can be taken in turn.
+# Small structures of every kind, so that a test can forbid and force several parts of each.
 LISTED = [
     one
     for one in every_structure()
@@ -39,7 +39,7 @@ def listing(one: Listed) -> Listing:
 def conditioned(
     one: Listed, made: Listing, b: int, scores: Tensor, interventions: tuple[list[Any], list[Any]]
 ) -> Tensor | None:
-    """The marginals of the members of item b that are as asked, or None for none."""
+    """Return the marginals of item b given the interventions, or None if no member fits."""
     forbidden, forced = interventions
     z = made.members[b]
     kept = torch.ones(len(z), dtype=torch.bool)
@@ -61,7 +61,7 @@ def conditioned(
 def test_each_part_forbidden_and_forced_as_among_all_structures(one: Listed) -> None:
     made, structure = listing(one), one.structure
     generator = torch.Generator().manual_seed(0)
-    # Padding may hold anything.
+    # The padding is NaN, which must have no effect.
     scores = torch.full((len(made), *made.shape), torch.nan)
     inside = made.inside()
     scores[inside] = torch.randn(int(inside.sum()), generator=generator)

@@ -1,4 +1,4 @@
-"""Arcs scored by continuous stacks, beside the loop of the paper over words."""
+"""Arcs scored by continuous stacks, against the paper's loop over words."""
 
 from __future__ import annotations
 
@@ -24,8 +24,12 @@ def make(**options: object) -> ContinuousStackScorer:
 
 
 def by_words(pushes: list[float], pops: list[float]) -> tuple[Tensor, list[float]]:
-    """One stack, a word at a time: what each reads before it pops and pushes, [pushed, reader], and
-    the height after each."""
+    """Run one stack word by word.
+
+    Returns:
+        The strengths that each word reads before it pops and pushes, ``[pushed, reader]``, and the
+            height after each word.
+    """
     words = len(pushes)
     lying: list[float] = []
     read = torch.zeros(words, words, dtype=torch.float64)
@@ -48,7 +52,7 @@ def by_words(pushes: list[float], pops: list[float]) -> tuple[Tensor, list[float
 @pytest.mark.parametrize("words", [1, 2, 9, 40])
 def test_reads_and_heights_are_those_of_a_loop_over_words(words: int) -> None:
     scorer = make().double()
-    # Strengths near 0 and 1, and between; pops of an empty stack among them.
+    # Strengths are near 0, near 1, and in between. Some words pop from an empty stack.
     vectors = 4 * torch.randn(3, words, 6, dtype=torch.float64)
     lengths = torch.full((3,), words)
     reads, heights = scorer.reads(vectors, lengths), scorer.counters(vectors, lengths)
@@ -72,8 +76,11 @@ def test_gradients() -> None:
 
 @pytest.mark.parametrize("depth", [1, 3, 40])
 def test_it_can_match_brackets_of_any_depth(depth: int) -> None:
-    """With weights by hand: brackets that open are pushed, those that close pop, and the head is
-    what is read. One feature tells the word, 1 or −1."""
+    """Weights set by hand match brackets: opening brackets push, and closing brackets pop.
+
+    The head of a word is the bracket that it reads. The only feature of a word is 1 for an opening
+    bracket, and −1 for a closing one.
+    """
     scorer = build_continuous_stack_scorer_v1(stacks=1, hidden_width=1)(1)
     assert isinstance(scorer, ContinuousStackScorer)
     with torch.no_grad():
@@ -85,7 +92,7 @@ def test_it_can_match_brackets_of_any_depth(depth: int) -> None:
         scorer.hidden.weight.fill_(1.0)
         scorer.output.weight.fill_(1.0)
         scorer.root[2].bias.fill_(0.5)
-    # ( ( ) ( ... ) ): at each level a pair before the deeper one.
+    # ( ( ) ( ... ) ): each level has a pair of brackets before the deeper level.
     steps, heads, opened = [], [], []
     for step in [1, *([1, -1, 1] * (depth - 1)), *([-1] * depth)]:
         heads.append(opened[-1] if opened else 0)

@@ -1,4 +1,4 @@
-"""Arcs scored by learned counters, beside a loop over all pairs."""
+"""Arcs scored by learned counters, against a loop over all pairs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make(**options):
 
 
 def by_pairs(scorer: CounterScorer, vectors):
-    """Scores of one sentence, [head, modifier], each from its own slice."""
+    """Return the scores of one sentence, [head, modifier], each from its own counters."""
     counters, total = [], torch.zeros(scorer.step.out_features, dtype=vectors.dtype)
     for vector in vectors:
         total = total + torch.tanh(scorer.step(vector)) ** 3
@@ -85,14 +85,18 @@ def test_gradients():
 
 @pytest.mark.parametrize("depth", [1, 3, 40])
 def test_it_can_match_brackets_of_any_depth(depth):
-    """With weights by hand: after the opening bracket the counter stood one higher than after the
-    closing one, and was never lower in between."""
+    """Weights set by hand match brackets.
+
+    After the opening bracket the counter is one higher than after the closing one, and it is never
+    lower in between.
+    """
     scorer = build_counter_scorer_v1(counters=1, hidden_width=3)(1)
     with torch.no_grad():
         for weight in scorer.parameters():
             weight.zero_()
         scorer.step.weight.fill_(100.0)
-        # Units: lower in between, not one higher, second.
+        # Each hidden unit is a penalty: the counter is lower in between, it is not one lower at the
+        # modifier, or the head comes second.
         least_after_head, one_lower, first = 1, 7, 8
         scorer.arc.weight[0, least_after_head] = -1.0
         scorer.arc.weight[1, one_lower] = -1.0
@@ -102,7 +106,7 @@ def test_it_can_match_brackets_of_any_depth(depth):
         scorer.hidden.weight.copy_(torch.eye(3))
         scorer.output.weight.fill_(-1.0)
         scorer.root[2].bias.fill_(-10.0)
-    # ( ( ) ( ... ) ): at each level a pair before the deeper one.
+    # ( ( ) ( ... ) ): each level has a pair of brackets before the deeper level.
     steps, heads, opened = [], [], []
     for step in [1, *([1, -1, 1] * (depth - 1)), *([-1] * depth)]:
         steps.append(float(step))
@@ -157,8 +161,8 @@ def test_noise_is_of_training_alone():
     assert not torch.equal(scorer(vectors, lengths), scorer(vectors, lengths))
     quiet = scorer.eval().steps(vectors)
     spread = scorer.train().steps(vectors) - quiet
-    # There are 7,680 numbers; the bounds are five standard errors of their mean and of their
-    # deviation.
+    # There are 7,680 numbers. The bounds are five standard errors of their mean and of their
+    # standard deviation.
     assert abs(spread.mean()) < 5 * 0.5 / 7680**0.5
     assert abs(spread.std() - 0.5) < 5 * 0.5 / (2 * 7680) ** 0.5
     scorer.eval()
@@ -181,7 +185,7 @@ def test_noise_that_is_no_standard_deviation_is_refused(noise):
 
 
 def test_whole_steps_are_of_prediction_alone():
-    """A drift that would be a whole step after ten words is none; a step that is nearly one is."""
+    """Prediction rounds each step: a slow drift adds nothing, and a step of nearly 1 adds 1."""
     scorer = build_counter_scorer_v1(counters=2, whole_steps=True)(1)
     with torch.no_grad():
         scorer.step.weight.zero_()
@@ -195,7 +199,9 @@ def test_whole_steps_are_of_prediction_alone():
 
 
 def test_more_than_the_limit_is_all_the_same():
-    """Operators four and nine levels above a word differ in their own vectors alone."""
+    """Differences of counters beyond the limit have equal features, so these heads have equal
+    scores.
+    """
     scorer = make(counters=1).eval()
     with torch.no_grad():
         scorer.step.weight.zero_()
@@ -232,7 +238,7 @@ def test_what_steps_cost(build) -> None:
 
 @pytest.mark.parametrize("build", [build_counter_scorer_v1, build_counter_span_scorer_v1])
 def test_noise_before_the_cube_lets_a_step_at_0_move(build) -> None:
-    """Without it the slope of a step's cube there is 0, whatever the loss."""
+    """The slope of the cube at a step of 0 is 0 without noise, for any loss."""
     vectors = torch.ones(1, 2000, 6)
     slopes = {}
     for noise in (0.0, 0.4):
@@ -246,7 +252,8 @@ def test_noise_before_the_cube_lets_a_step_at_0_move(build) -> None:
         slopes[noise] = slope.item()
         assert steps.mean().abs() < 0.02
         assert not scorer.eval().steps(vectors).any(), "prediction has no noise"
-    # 3 E[tanh² (1 − tanh²)] over a normal distribution of that deviation, by numerical integration.
+    # 3 E[tanh² (1 − tanh²)] over a normal distribution with this standard deviation, by numerical
+    # integration.
     grid = torch.linspace(-8, 8, 100_001, dtype=torch.float64)
     density = torch.exp(-(grid**2) / 2) / (2 * torch.pi) ** 0.5
     squared = torch.tanh(0.4 * grid) ** 2
@@ -286,7 +293,7 @@ def test_a_batch_is_charged_the_same_however_its_texts_are_grouped() -> None:
 
 
 def size_of_digits(step_cost: float) -> float:
-    """How far digits move a counter after training where only what is before them matters."""
+    """Return the mean counter step of digits after training. Only the words before them matter."""
     fix_random_seed(0)
     nlp = spacy.blank("xx")
     embed = {"@architectures": "spacy-latent.MultiHashEmbed.v1", "width": 16, "attrs": ["ORTH"]}

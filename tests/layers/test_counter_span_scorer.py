@@ -1,4 +1,4 @@
-"""Spans scored by learned counters, beside a loop over all spans."""
+"""Spans scored by learned counters, against a loop over all spans."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make(**options: object) -> CounterSpanScorer:
 
 
 def by_spans(scorer: CounterSpanScorer, vectors: Tensor) -> Tensor:
-    """Scores of one sentence, [first, last], each from its own slice."""
+    """Return the scores of one sentence, [first, last], each from its own slice of the counters."""
     size = len(vectors)
     counters = [torch.zeros(scorer.step.out_features, dtype=vectors.dtype)]
     for vector in vectors:

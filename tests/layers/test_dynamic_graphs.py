@@ -1,4 +1,4 @@
-"""Tree-LSTMs over each tree of a support or of a sample set, against one tree at a time."""
+"""Tree-LSTMs over all trees of a support or a sample, against one tree at a time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def layer_of(pair, estimator, temperature=10.0):
 
 
 def child_sum(lstm, vectors, z):
-    """State of each token of one sentence, by the recursion."""
+    """Return the state of each token of one sentence, by the recursion."""
     heads = z.argmax(0)[1:].tolist()
 
     def visit(token):
@@ -78,10 +78,11 @@ def binary(lstm, vectors, z):
 
 
 def one_at_a_time(layer, pair, vectors):
-    """Each tree of each sentence alone."""
+    """Return the composed vectors of each sentence, from one tree at a time."""
     recursion = binary if pair == "binary" else child_sum
     rows = []
-    # The very same scores: where several supports have one mean, rounding decides between them.
+    # The scores are the same bit by bit, because rounding decides between supports with the same
+    # mean.
     together = layer.scorer(vectors, LENGTHS) / layer.temperature
     for item, own, n in zip(vectors, together, LENGTHS.tolist()):
         size = n if pair == "binary" else n + 1
@@ -155,7 +156,10 @@ def test_one_step_for_each_level_of_all_trees():
 @pytest.mark.parametrize("texts", ["different words", "equal words", "one tree"])
 @pytest.mark.parametrize("single_root", [True, False])
 def test_shared_subtrees_are_composed_as_each_alone(texts, single_root):
-    """Trees of SparseMAP's support over texts of any length; with equal words their scores tie."""
+    """Shared subtrees give the results of each tree alone, for texts of any length.
+
+    The trees are the support of SparseMAP. With equal words their scores tie.
+    """
     torch.manual_seed(0)
     lengths = torch.tensor([6, 1, 4, 0])
     composer = registry.get("misc", "spacy-latent.ChildSumTreeLstm.v1")()(6).double()
@@ -191,7 +195,10 @@ def test_shared_subtrees_are_composed_as_each_alone(texts, single_root):
 
 
 def test_trees_on_half_precision_and_frozen_weights():
-    """Autocast composes level by level; frozen weights get no gradient and change no other."""
+    """Under autocast trees are composed level by level.
+
+    Frozen weights get no gradient, and change no other gradient.
+    """
     layer = layer_of("child-sum", SPARSEMAP).float()
     vectors = torch.randn(4, 5, 6, requires_grad=True)
     z = SpanningTree().map(torch.randn(4, 6, 6), LENGTHS)

@@ -1,4 +1,4 @@
-"""A head takes its modifiers one by one: against the recursion as it is written."""
+"""Heads that merge their modifiers one by one, against the recursion as it is written."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tokens(requires_grad: bool = True) -> Tensor:
 
 
 def as_written(composer: GatedRecursiveHeads, vectors: Tensor, z: Tensor, length: int) -> Tensor:
-    """One tree ``(n+1, n+1)`` over ``(n, width)``; each arc as much as it weighs."""
+    """Compose one tree ``(n+1, n+1)`` over ``(n, width)``. Weights of arcs scale merges."""
     leaves = composer.cell.leaves(vectors)[0]
 
     def state(token: int) -> Tensor:
@@ -111,7 +111,8 @@ def test_what_trees_have_in_common_is_merged_once() -> None:
     z[:, :, 0] = 0.0
     lengths, same = torch.tensor([4, 4, 4]), torch.zeros(3, dtype=torch.int64)
     shared = share_merges(z, lengths, 1, same)
-    # (1 2), ((1 2) 3), (((1 2) 3) 4) of two trees; (3 4), ((1 2) (3 4)) of the other.
+    # Two trees have (1 2), ((1 2) 3) and (((1 2) 3) 4). The other has (1 2), (3 4) and ((1 2) (3
+    # 4)).
     assert shared.sizes == [2, 2, 1] and torch.equal(shared.result[0], shared.result[2])
     assert shared.result[1, 0] != shared.result[0, 0]
     assert sum(share_merges(z, lengths, 3, None).sizes) == 9

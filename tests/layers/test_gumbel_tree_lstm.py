@@ -1,4 +1,4 @@
-"""Gumbel Tree-LSTM against its definition, one sentence at a time."""
+"""The Gumbel Tree-LSTM, against its definition for one sentence at a time."""
 
 from __future__ import annotations
 
@@ -31,10 +31,13 @@ def sentences():
 
 
 def definition(layer, vectors, noise):
-    """Choi et al. 2018, section 3, for one sentence. noise[step]: the noise of the pairs of the
-    step.
+    """Run Choi et al. 2018, section 3, on one sentence.
 
-    RETURNS: vectors of the tokens, and the spans in the order in which they were made.
+    Args:
+        noise: The noise of the pairs at each step.
+
+    Returns:
+        The vectors of the tokens, and the set of spans that were merged.
     """
     row = [leaf(layer.composer, x) for x in vectors]
     leaves = [state for state, _ in row]
@@ -48,7 +51,7 @@ def definition(layer, vectors, noise):
         hard = torch.zeros_like(soft)
         hard[best] = 1.0
         y = hard + (soft - soft.detach())
-        # Equation 12: before the chosen pair as it was, after it shifted by one.
+        # Equation 12: vectors before the chosen pair stay, and vectors after it shift by one.
         row = [
             tuple(
                 y[j] * pairs[j][part]
@@ -139,8 +142,11 @@ def test_padding_and_order_change_nothing():
 
 
 def test_the_first_merge_is_drawn_from_the_softmax():
-    """The greatest of scores with Gumbel noise has the probabilities of the softmax, whatever the
-    temperature; 4000 draws, within four standard errors."""
+    """The argmax of scores with Gumbel noise has the probabilities of the softmax, at any
+    temperature.
+
+    The test allows four standard errors of 4,000 draws.
+    """
     layer = make()
     vectors = torch.randn(1, 3, 4, dtype=torch.float64).expand(4000, 3, 4)
     with torch.no_grad():
@@ -205,7 +211,7 @@ def test_a_composer_of_other_parts_is_refused(name):
 
 
 def test_it_offers_what_every_latent_module_does():
-    """Those who look into a model ask for nothing else; mypy sees to the types."""
+    """Code that inspects a model reads only these attributes. mypy checks their types."""
     wanted = set(LatentModule.__annotations__)
     wanted |= {name for name in vars(LatentModule) if not name.startswith("_")} | {"__call__"}
     assert {"structure", "present_estimator", "scorer", "given"} <= wanted

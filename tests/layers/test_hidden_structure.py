@@ -1,4 +1,4 @@
-"""Classes with a hidden structure: their probabilities against sums over all structures."""
+"""Classes with a hidden structure: their probabilities, against sums over all structures."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def inputs(case: Any) -> tuple[Tensor, Tensor]:
 
 
 def window(scores: Tensor, z: np.ndarray) -> Tensor:
-    """The scores of an item's own parts, the last axes of ``scores``."""
+    """Return the scores of the parts of one item, on the last axes of ``scores``."""
     return scores[(..., *(slice(0, size) for size in z.shape))]
 
 
@@ -112,7 +112,10 @@ def logits_of(layer: HiddenStructureLayer, vectors: Tensor, lengths: Tensor) -> 
 def enumerated(
     case: Any, layer: HiddenStructureLayer, vectors: Tensor, lengths: Tensor
 ) -> list[tuple[Tensor, Tensor]]:
-    """All structures of each item, and z·(s + t_y) ``(1 + C, structures)``; row 0 without t."""
+    """Return all structures of each item, and z·(s + t_y), ``(1 + C, structures)``.
+
+    Row 0 is z·s.
+    """
     shared = layer.scorer(vectors, lengths)
     own = layer.composer.of_parts(vectors, lengths)
     every = torch.cat([shared[None], shared + own])
@@ -187,7 +190,9 @@ def test_labels_with_no_scores_of_their_own_are_even(case: Any) -> None:
 
 
 def test_a_constant_for_all_parts_of_all_classes_changes_nothing() -> None:
-    """With as many parts in all structures, it is a constant of the log-partitions."""
+    """All structures have the same number of parts, so only the log-partitions change, by a
+    constant.
+    """
     case = CASES["KOfN"]
     layer, (vectors, lengths) = make(case), inputs(case)
     before = logits_of(layer, vectors, lengths).softmax(1)
@@ -223,7 +228,10 @@ def test_given_structures_are_judged_by_their_own_class_scores(name: str) -> Non
 def conditioned(
     case: Any, layer: Any, interventions: BatchInterventions, keep: Any
 ) -> tuple[Tensor, Tensor]:
-    """Probabilities of the classes, and by enumeration of what ``keep`` leaves."""
+    """Return the probabilities of classes given the interventions, and the same by enumeration.
+
+    Enumeration is over the structures that ``keep`` accepts.
+    """
     vectors, lengths = inputs(case)
     draw, _ = layer.read(vectors, lengths, None, interventions)
     (z, totals), *_ = enumerated(case, layer, vectors, lengths)

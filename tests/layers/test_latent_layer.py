@@ -1,4 +1,4 @@
-"""Combinations that loading a config refuses, and the alternatives that the error names."""
+"""Combinations that are refused when a config is loaded, and the alternatives that errors name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_defaults_for_arcs_name_what_fits_other_parts() -> None:
         check_parts(KOfN(), Marginals(), *arcs)
     with pytest.raises(IncompatiblePair, match=r"TransitionScorer.*TagEmbedding"):
         check_parts(LinearChain(), Marginals(), *arcs)
-    # The composer alone is wrong.
+    # Only the composer is wrong.
     with pytest.raises(IncompatiblePair, match=r"^GraphConvolution.*KOfN.*Selection") as raised:
         check_parts(KOfN(), Marginals(), build_item_scorer_v1(), arcs[1])
     assert "scorer" not in str(raised.value)
@@ -88,7 +88,7 @@ class Unsqueezed(PartScorer):
 
 
 class Undeclared(Estimator):
-    """Says nothing of ``hard``; give: what, of the best structures."""
+    """An estimator that does not declare ``hard``. It returns ``give`` of the best structures."""
 
     def __init__(self, give: Callable[[Tensor], object]) -> None:
         self.give = give
@@ -108,7 +108,7 @@ def test_scores_of_a_wrong_shape_are_refused() -> None:
 
 
 class Keep(Composer):
-    """Chosen vectors, or what it is given in their place."""
+    """A composer that returns ``change`` of the chosen vectors."""
 
     def __init__(self, width: int | None, change: Callable[[Tensor], Any]) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class Keep(Composer):
     ],
 )
 def test_what_a_composer_gives_is_looked_at(width, change, message: str) -> None:
-    """A token less would count for nothing without a word."""
+    """A missing token would otherwise be ignored without an error."""
     with pytest.raises(LatentError, match=message):
         layer = LatentLayer(build_item_scorer_v1()(4), KOfN(1), Marginals(), Keep(width, change))
         layer(torch.zeros(2, 3, 4), torch.tensor([3, 2]))
@@ -165,7 +165,7 @@ def test_a_scorer_that_gives_no_tensor_is_named() -> None:
 
 
 class _Bound(EmissionScorer):
-    """Scores of tags, and of adjacent tags by a structure of its own."""
+    """A scorer of tags that binds scores of transitions to the structure."""
 
     def bind(
         self, structure: Structure, vectors: Tensor, lengths: Tensor, temperature: float
@@ -176,7 +176,7 @@ class _Bound(EmissionScorer):
 
 @pytest.mark.parametrize("training", [True, False])
 def test_scores_that_no_annotation_would_have_are_refused(training: bool) -> None:
-    """Annotations, entropies and bounds on evidence read the scores of parts, and no others."""
+    """Annotations, entropies and bounds on the evidence read only the scores of parts."""
     composer = TagSequenceEmbedding(3, 2)
     lengths = torch.tensor([4, 2])
     for scorer, fits in ((EmissionScorer(3, 2), True), (_Bound(3, 2), False)):

@@ -118,7 +118,7 @@ def test_message_passing_equals_the_recursion():
         zero = torch.zeros(6, dtype=torch.float64)
         children = [visit(m) for m, head in enumerate(heads) if head == token + 1]
         if not children:
-            # A leaf hears nothing in any round.
+            # A leaf receives no message in any round.
             received = zero
         else:
             received = sum((composer.message(child) for child in children), zero)

@@ -41,7 +41,7 @@ def make(name, **options):
 
 
 def tree(*spans, size=5):
-    """A tree from its spans of two and more tokens."""
+    """Return a tree with these spans of two or more tokens."""
     z = torch.zeros(size, size)
     for first, last in spans:
         z[first, last] = 1.0
@@ -67,7 +67,7 @@ def structures(name):
 
 
 def window(name, z, length):
-    """The part of ``z`` for an item alone."""
+    """Return the entries of ``z`` for an item alone."""
     spans = ("SpanScorer", "SpanAttention", "BinaryTreeLstm", "ChartTreeLstm", "GatedRecursiveTree")
     if name in spans:
         return z[:, :length, :length]
@@ -110,7 +110,7 @@ def test_gradients_of_vectors_and_structure(name):
     vectors = torch.randn(3, 5, 6, dtype=torch.float64, requires_grad=True)
     z = structures(name).double()
     if name in ("SpanAttention", "SegmentAttention", "ChartTreeLstm"):
-        # If spans that contain a token sum to 1, the divisor has a kink.
+        # The divisor has a kink if the spans that contain a token sum to 1.
         z = 0.9 * z + 0.01
     z.requires_grad_()
     assert torch.autograd.gradcheck(lambda v, a: composer(v, a, LENGTHS), (vectors, z))
@@ -258,14 +258,15 @@ def test_the_chart_of_a_hard_tree_is_its_tree_lstm(output):
 
 
 def test_the_chart_of_soft_trees_by_the_recursion():
-    """The trees have three tokens, with marginals ⅓ and ⅔ of the inner spans."""
+    """The trees have three tokens. The inner spans have the marginals ⅓ and ⅔."""
     chart = make("ChartTreeLstm", output_width=4).double()
     vectors, lengths = torch.randn(1, 3, 6, dtype=torch.float64), torch.tensor([3])
     z = (tree((0, 1), (0, 2), size=3) / 3 + 2 * tree((1, 2), (0, 2), size=3) / 3)[None].double()
     hidden, cell = chart.leaves(vectors[0])
     leaf = list(zip(hidden, cell))
     first, second = chart.merge(leaf[0], leaf[1]), chart.merge(leaf[1], leaf[2])
-    # The splits are after the second token, as its left half has ⅓, and after the first.
+    # The first two tokens are a span with marginal ⅓, which is the weight of the split after them.
+    # The split after the first token has ⅔.
     left = [(a / 3 + 2 * b / 3) for a, b in zip(first, leaf[0])]
     right = [(a / 3 + 2 * b / 3) for a, b in zip(leaf[2], second)]
     root = chart.merge(tuple(left), tuple(right))
@@ -278,7 +279,9 @@ def test_the_chart_of_soft_trees_by_the_recursion():
 
 
 def test_the_chart_tells_which_other_spans_would_be_better():
-    """Unlike BinaryTreeLstm, at a hard tree: what surrogates pass back."""
+    """Unlike BinaryTreeLstm, it gives spans outside of a hard tree a gradient, for surrogate
+    gradients.
+    """
     chart = make("ChartTreeLstm", output="root").double()
     z = trees()[:1].double().requires_grad_()
     vectors = torch.randn(1, 5, 6, dtype=torch.float64)

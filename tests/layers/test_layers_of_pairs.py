@@ -1,4 +1,4 @@
-"""Scorer and composer of pairs of texts: what they compute, and that nothing else is read."""
+"""Scorer and composer of pairs of texts: their results, and that padding has no effect."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCORERS = pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".jo
 
 
 def texts(padding: float = 0.0) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-    """A batch with so much at padding, and the texts of each item."""
+    """Return a batch with this value as padding, and the two texts of each item."""
     torch.manual_seed(0)
     vectors = torch.full((len(LENGTHS), 7, WIDTH), padding)
     pairs = []
@@ -113,7 +113,7 @@ def test_words_are_compared_with_those_that_they_are_aligned_with() -> None:
     words, others = torch.cat([first, second]), torch.cat([of_first, of_second])
     expected = composer.compare(torch.cat([words, others, words - others, words * others], 1))
     torch.testing.assert_close(out[0, :5], expected)
-    # A text beside an empty one is compared with nothing.
+    # The words of a text beside an empty text are compared with zeros.
     alone = pairs[2][0]
     nothing = torch.zeros_like(alone)
     expected = composer.compare(torch.cat([alone, nothing, alone, nothing], 1))

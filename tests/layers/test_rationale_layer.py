@@ -1,4 +1,4 @@
-"""The layer that chooses with some features and reads others."""
+"""The layer that chooses words by some features and reads their other features."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SELECTOR, READER = 4, 3
 
 
 def rows(lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Vectors of words that may all be chosen, zero at padding."""
+    """Return vectors of words that may all be chosen, with 0 as padding, and lengths."""
     torch.manual_seed(0)
     size = max(lengths)
     inside = torch.arange(size) < torch.tensor(lengths)[:, None]
@@ -50,7 +50,7 @@ def layer(structure=None, estimator=None, scorer=None, **options) -> RationaleLa
 
 
 class Short(ItemScorer):
-    """Forgets the last word."""
+    """A scorer that omits the last word."""
 
     def forward(self, vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         return super().forward(vectors, lengths)[:, :-1]
@@ -92,7 +92,7 @@ def test_a_reader_with_context_hears_nothing_of_other_words() -> None:
     changed = vectors.clone()
     changed[:, [0, 2]] = torch.randn(1, 2, READER)
     assert torch.equal(reader(vectors, z, lengths), reader(changed, z, lengths))
-    # A change that does reach it: the places of the gaps.
+    # The positions of the gaps do change the result.
     moved = torch.tensor([[1.0, 0.0, 0.0, 1.0]])
     gone = vectors[:, [1, 0, 2, 3]]
     assert not torch.allclose(reader(vectors, z, lengths)[0, 1], reader(gone, moved, lengths)[0, 0])
@@ -116,7 +116,7 @@ def test_selector_and_reader_are_apart() -> None:
 
 @pytest.mark.parametrize("structure", [LinearChain(), TagSequence()], ids=lambda s: s.name)
 def test_the_transition_cost_is_paid_at_each_change(structure) -> None:
-    """Against all sequences, scored by hand."""
+    """The reference is a list of all sequences, scored by hand."""
     chain = structure.parts == "transitions"
     scorer = TransitionScorer(SELECTOR, 2) if chain else EmissionScorer(SELECTOR, 2)
     made = layer(structure, Marginals(), scorer, transition_cost=0.7)
@@ -152,7 +152,7 @@ def test_a_large_transition_cost_leaves_at_most_one_run() -> None:
 
 @pytest.mark.parametrize("estimator", [Marginals(), StraightThrough(), ScoreFunction()])
 def test_the_rate_is_held(estimator) -> None:
-    """Nothing but the penalty pulls at the scorer: the expected share goes to the rate."""
+    """Only the penalty trains the scorer, so the share of chosen words reaches the rate."""
     made = layer(Bits(), estimator, rate=0.25, multiplier_rate=0.05)
     vectors, lengths = rows([8, 20, 5])
     optimizer = torch.optim.Adam(made.scorer.parameters(), 0.05)
@@ -172,7 +172,7 @@ def test_the_rate_is_held(estimator) -> None:
 
 @pytest.mark.parametrize("wanted", [0.15, 0.6])
 def test_transitions_are_held_beside_the_rate(wanted: float) -> None:
-    """Half of the words in few runs, or in many, from the same vectors."""
+    """The same vectors lead to half of the words in few runs, or in many."""
     scorer = TransitionScorer(SELECTOR, 2)
     made = layer(LinearChain(), Marginals(), scorer, rate=0.5, transitions=wanted)
     vectors, lengths = rows([12, 9])
@@ -195,7 +195,7 @@ def test_words_that_may_not_be_chosen_are_not_seen() -> None:
     vectors[0, :3, -1] = 0.0
     draw, _ = made.read(vectors, lengths)
     assert made.chosen(draw)[0].tolist() == [0.0, 0.0, 0.0, 1.0, 1.0]
-    # In training, too, where the structure has them.
+    # In training the structure may have such words, but they are not read.
     made.train()
     draw, _ = made.read(vectors, lengths)
     assert draw.z[0, 0].sum() == 3

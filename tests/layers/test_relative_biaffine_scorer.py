@@ -1,4 +1,4 @@
-"""Terms for position that depend on the words."""
+"""Terms for relative positions that depend on the words."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_one_arc_at_a_time() -> None:
     vectors = torch.randn(1, 5, 6, dtype=torch.float64)
     scores = scorer(vectors, LENGTHS[:1])[0]
     nodes = [scorer.root, *vectors[0]]
-    # Distances 1, 2, 3-4, 5-8; then the same with the head to the right.
+    # Distances 1, 2, 3–4 and 5–8, then the same for heads to the right.
     bucket = {1: 0, 2: 1, 3: 2, 4: 2, 5: 3, -1: 11, -2: 12, -3: 13, -4: 13}
     for h in range(6):
         for m in range(1, 6):
@@ -56,7 +56,7 @@ def test_one_arc_at_a_time() -> None:
 
 
 def test_articles_find_the_next_noun_and_nouns_the_one_before() -> None:
-    """No product of vectors can express this: all nouns are equal, and all articles."""
+    """No product of vectors can express this: all nouns are equal, and so are all articles."""
     torch.manual_seed(1)
     scorer = make()
     article, noun = torch.randn(2, 6)

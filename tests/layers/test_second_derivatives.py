@@ -1,4 +1,4 @@
-"""Layers with a gradient of their own say that it has none."""
+"""Layers with a backward pass of their own raise an error for second derivatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared compositions, whose values and gradients must equal those of separate ones."""
+"""Shared compositions, whose values and gradients must equal those of separate compositions."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ COUNT = 6
 
 
 def drawn(scale: float) -> tuple[Tensor, Tensor]:
-    """Trees ``(S, 10, 10)`` of each item, and whose they are; the larger the scale, the more of
-    them are the same."""
+    """Return trees ``(S, 10, 10)``, and the item of each. A larger scale gives more equal trees."""
     torch.manual_seed(3)
     scores = scale * torch.randn(ITEMS, SIZE + 1, SIZE + 1)
     z = ProjectiveTree(single_root=True).sample(scores, LENGTHS, COUNT).flatten(0, 1)
@@ -54,7 +53,7 @@ def drawn(scale: float) -> tuple[Tensor, Tensor]:
 
 
 def as_written(composer: RecursiveMessagePassing, vectors: Tensor, z: Tensor) -> Tensor:
-    """The formula of RecursiveMessagePassing, round by round over all arcs."""
+    """Run RecursiveMessagePassing by its formula, round by round over all arcs."""
     arcs = z[:, 1:, 1:].to(vectors.dtype)
     below = state = composer.input(vectors)
     levels = depth(z)
@@ -69,7 +68,7 @@ def as_written(composer: RecursiveMessagePassing, vectors: Tensor, z: Tensor) ->
 def compare(
     composer: Composer, wanted: Tensor, found: Tensor, vectors: Tensor, item: Tensor
 ) -> None:
-    """Values at the tokens, and the gradients that a loss of these has."""
+    """Compare the values at the tokens, and the gradients of a weighted sum of them."""
     inside = (torch.arange(SIZE) < LENGTHS[:, None])[item]
     torch.testing.assert_close(found[inside], wanted[inside])
     weight = torch.randn_like(wanted) * inside[..., None]
@@ -100,7 +99,7 @@ def test_shared_subtrees_are_composed_as_each_alone(rounds: int | None, scale: f
 
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_one_long_text_among_short_ones(rounds: int) -> None:
-    """Most places are padding: there are fewer states than places."""
+    """Most positions are padding, so there are fewer states than positions."""
     composer = RecursiveMessagePassing(WIDTH, 5, rounds).double()
     lengths = torch.tensor([1, 1, 1, SIZE])
     vectors = torch.randn(len(lengths), SIZE, WIDTH, dtype=torch.float64)
@@ -143,7 +142,7 @@ def test_every_subtree_is_one_state() -> None:
     apart = share_subtrees(z, lengths, 3, None, MAX_ROUNDS, False)
     assert apart is not None
     assert sum(len(round_.place) for round_ in apart.rounds) == 12
-    # With one round each token hears of its modifiers as they were before.
+    # With one round each token receives only the initial states of its modifiers.
     once = share_subtrees(z, lengths, 1, torch.tensor([0, 0, 0]), 1, True)
     assert once is not None and once.own and len(once.rounds) == 1
 
@@ -180,7 +179,7 @@ def test_binary_trees_of_an_item_are_composed_as_each_alone(
 
 @contextmanager
 def counted(composer: Composer) -> Iterator[list[int]]:
-    """How many pairs each call of the cell merges."""
+    """Count the pairs that each call of the cell merges."""
     assert isinstance(composer, BinaryTreeComposer)
     merge, counts = composer.merge, []
 
@@ -213,7 +212,7 @@ def test_soft_charts_and_spans_with_a_gradient_are_not_shared() -> None:
 
 @pytest.mark.parametrize("rounds", [1, 4, None])
 def test_cycles_are_composed_as_written(rounds: int | None) -> None:
-    """If no number of rounds is given, the part under the root determines it."""
+    """The part under the root determines the number of rounds unless the composer fixes it."""
     torch.manual_seed(0)
     composer = RecursiveMessagePassing(WIDTH, 5, rounds).double()
     vectors = torch.randn(ITEMS, SIZE, WIDTH, dtype=torch.float64, requires_grad=True)
@@ -312,8 +311,10 @@ def test_threads_change_nothing(
     several: bool,
     soft: bool,
 ) -> None:
-    """Three ranges of items on three threads: what one range gives; and the same to the last digit
-    again, and on one thread."""
+    """Three ranges of items on three threads give the results of one range.
+
+    A second run, and a run on one thread, change no bit.
+    """
     torch.manual_seed(0)
     composer = RecursiveMessagePassing(WIDTH, None, 3).double()
     vectors = torch.randn(ITEMS, SIZE, WIDTH, dtype=torch.float64, requires_grad=True)
@@ -348,7 +349,7 @@ def test_threads_change_nothing(
 
 @pytest.fixture
 def three_threads(monkeypatch: pytest.MonkeyPatch, set_threads: Callable[[int], None]) -> None:
-    """Three of them for any work, however small."""
+    """Use three threads for any amount of work."""
     monkeypatch.setattr(pool, "RANGE_NANOSECONDS", 1)
     monkeypatch.setattr(pool, "MOST_RANGES", 3)
     monkeypatch.setattr(pool, "SERIAL_NANOSECONDS", 1)
@@ -375,7 +376,10 @@ def test_autocast_holds_for_all_items(three_threads: None) -> None:
 def test_gradients_of_shared_trees_under_autocast(
     composer: Composer, structure: Structure, room: int, inside: bool
 ) -> None:
-    """Rounds are computed again as they were; torch asks for gradients outside of autocast."""
+    """The backward pass repeats rounds under the autocast state of the forward pass.
+
+    torch may ask for gradients outside of autocast.
+    """
     torch.manual_seed(0)
     z = structure.sample(torch.randn(ITEMS, room, room), LENGTHS, COUNT).flatten(0, 1)
     item = torch.arange(ITEMS).repeat(COUNT)
@@ -422,7 +426,7 @@ def test_errors_of_any_thread_are_raised(three_threads: None, failing: int) -> N
 
 
 def _history(tensor: Tensor) -> list[str]:
-    """Names of the operations behind a tensor."""
+    """Return the names of the operations that computed a tensor."""
     seen, left = [], [tensor.grad_fn]
     while left:
         node = left.pop()

@@ -1,4 +1,4 @@
-"""Features of spans beside a loop over all of them."""
+"""Features of spans, against a loop over all spans."""
 
 from __future__ import annotations
 

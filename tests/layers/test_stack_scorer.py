@@ -1,4 +1,4 @@
-"""Decisions from what was composed, against a parser written plainly."""
+"""Decisions of a parser from composed vectors, against a plain parser."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sentences():
 
 
 def all_parses(scorer, vectors):
-    """Every tree of a sentence as its set of spans, with its log-probability."""
+    """Return every tree of a sentence as its set of spans, with its log-probability."""
     n, found = len(vectors), {}
     words = [leaf(scorer.lstm, x) for x in vectors]
 
@@ -86,7 +86,7 @@ def test_log_probabilities_and_their_gradients_are_those_of_the_parser():
         z = torch.zeros(len(parses), 5, 4, 4, dtype=torch.float64)
         z[:] = torch.stack([array([(t, t) for t in range(m)]) for m in [4, 1, 3, 0, 2]])
         for other, m in enumerate(LENGTHS.tolist()):
-            # A right-branching tree for those that are not looked at.
+            # The items that are not compared have a right-branching tree.
             z[:, other] += array([(t, m - 1) for t in range(m - 1)])
         z[:, b] = torch.stack([array(spans) for spans in parses])
         found = structure.log_prob(z, scores, LENGTHS)[:, b]
@@ -110,7 +110,7 @@ def test_log_probabilities_and_their_gradients_are_those_of_the_parser():
 
 
 def test_the_expected_score_is_zero():
-    """E[∇log p] = 0 for every weight of the parser."""
+    """E[∇log p] is 0 for every weight of the parser."""
     scorer, vectors = make(), sentences()[:1]
     parses = all_parses(scorer, vectors[0])
     z = torch.stack([array(spans) for spans in parses])[:, None]
@@ -122,7 +122,7 @@ def test_the_expected_score_is_zero():
 
 
 def test_samples_have_the_probabilities():
-    """8 000 samples, each frequency within four standard errors."""
+    """Each frequency among 8,000 samples is within four standard errors of its probability."""
     scorer, vectors = make(), sentences().detach()
     structure, scores = bound(scorer, vectors)
     z = structure.sample(scores, LENGTHS, 8000, torch.Generator().manual_seed(0))
@@ -155,7 +155,7 @@ def test_greedy_parsing_follows_the_odds():
         alone, empty = bound(scorer, vectors[b : b + 1, :n], lengths=LENGTHS[b : b + 1])
         torch.testing.assert_close(z[b, :n, :n], alone.map(empty, LENGTHS[b : b + 1])[0])
         assert z[b].sum() == max(0, 2 * n - 1)
-    # If one decision is free, the more probable one.
+    # If one decision is free, the more probable transition is taken.
     (first, p), (_, q) = all_parses(scorer, vectors[2, :3]).items()
     assert (spans_of(z[2]) == first) == (p.item() > q.item())
 

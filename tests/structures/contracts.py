@@ -1,4 +1,5 @@
-"""The structures of the package with all of their members: what the contract is checked on."""
+"""The structures of the package, each with the list of all its members, for the checks of the
+contract."""
 
 from __future__ import annotations
 
@@ -34,19 +35,20 @@ from spacy_latent.structures.tag_sequence import TagSequence, allowed_transition
 from spacy_latent.testing import Check, structure_checks
 from tests import enumeration
 
-# For settings that only change which structures there are.
+# The checks for settings that only change the set of members.
 SETS = ("map", "log_partition", "marginals", "entropy", "log_count", "contains", "feasibility")
 PAIRS = ((3, 3), (0, 2), (2, 3), (3, 1))
 
 
 @dataclass
 class Listed:
-    """A structure, its members, and further arguments of ``structure_checks``."""
+    """A structure, the function that lists its members, and further arguments of
+    ``structure_checks``."""
 
     structure: Structure
     members: Callable[[Any], list[np.ndarray]]
     options: dict[str, Any] = field(default_factory=dict)
-    # Names of the checks, where only some are worth their time; all if empty.
+    # Names of the checks to run, if the others are not worth their time. If empty, all run.
     only: tuple[str, ...] = ()
 
     def checks(self) -> Iterator[Check]:
@@ -99,7 +101,8 @@ def head_choices(direction: str, longest: int | None) -> Callable[[int], list[np
 
 
 def log_p_of_transitions(z: Tensor, scores: Tensor, n: int) -> Tensor:
-    """The log-probability of transitions of shift-reduce parsers, by running them."""
+    """Return the log-probability of the transitions of a shift-reduce parser, by running the
+    parser."""
     totals = []
     for tree in z:
         total, stack, shifted = scores.new_zeros(()), [], 0
@@ -156,7 +159,7 @@ def subsets(low: int, high: int | None) -> Callable[[int], list[np.ndarray]]:
 def runs_of(
     members: Callable[[int], list[np.ndarray]], most: int
 ) -> Callable[[int], list[np.ndarray]]:
-    """Those of at most so many stretches of neighbours."""
+    """Keep the members with at most ``most`` runs of neighbouring items."""
 
     def kept(n: int) -> list[np.ndarray]:
         return [z for z in members(n) if (np.diff(z, prepend=0.0) == 1).sum() <= most]
@@ -253,9 +256,8 @@ def segments(longest: int, num_labels: int) -> Callable[[int], list[np.ndarray]]
 def bound_score(
     transitions: Tensor, start: Tensor, end: Tensor
 ) -> Callable[[Tensor, Tensor, Any], Tensor]:
-    """The score of tags or segments, including the scores of neighbours, of the first and of the
-    last.
-    """
+    """Return a function that scores tags or segments. It adds the scores of transitions, and of the
+    first and last label."""
 
     def score(z: Tensor, scores: Tensor, n: int) -> Tensor:
         totals = []
@@ -306,7 +308,7 @@ def every_structure() -> Iterator[Listed]:
         for budget in (1, 2):
             structure = BudgetTree(budget, projective)
             yield Listed(structure, budget_trees(projective, budget), dict(small))
-    # Common members of two structures, and a constraint.
+    # Members that two structures share, under a constraint.
     tree = {"tree": ProjectiveTree(), "near": SpanningTree(max_arc_length=2)}
     budget = {"modifiers": LineBudget(1, axis=0, but_first=True)}
     yield Listed(FactorGraph(tree, budget), near_budget_trees, dict(small))

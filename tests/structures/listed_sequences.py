@@ -1,4 +1,4 @@
-"""Sequences of tags and of segments, beside all of them with their scores."""
+"""Checks of structures of tags and segments against the list of all sequences with their scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Bound = tuple[Tensor, Tensor, Tensor]
 
 
 def random_bound(num_tags: int, scale: float = 1.0) -> Bound:
-    """Scores of transitions, of the first and of the last tag."""
+    """Return random scores of transitions, of the first tag and of the last tag."""
     return (
         torch.randn(num_tags, num_tags, dtype=torch.float64) * scale,
         torch.randn(num_tags, dtype=torch.float64) * scale,
@@ -23,18 +23,18 @@ def random_bound(num_tags: int, scale: float = 1.0) -> Bound:
 
 
 def padded(own: Tensor) -> Tensor:
-    """A batch of one item, and two rows that nothing may read."""
+    """Return a batch of one item, followed by two rows of NaN as padding."""
     return torch.cat([own, own.new_full((2, *own.shape[1:]), torch.nan)])[None]
 
 
 def check_against_all(
     structure: TagSequence | SemiMarkov, inputs: tuple[Tensor, ...], z: Tensor, totals: Tensor
 ) -> None:
-    """Compare all operations on one item with its sequences.
+    """Compare all operations on one item with the list of its sequences.
 
     Args:
-        inputs: Scores of the item ``(n, *parts)``, NaN where nothing may be read, and the bound
-            ones.
+        inputs: Scores of the item ``(n, *parts)``, with NaN at parts outside of the item, and the
+            scores that are bound to the structure.
         z: All sequences, ``(M, n, *parts)``.
         totals: Their scores, ``(M,)``, as a function of the inputs.
     """
@@ -42,7 +42,8 @@ def check_against_all(
     scores, lengths = padded(own), torch.tensor([n])
 
     def gradients(value: Tensor) -> tuple[Tensor, ...]:
-        # Nothing depends on the scores of an empty item.
+        # If the item is empty, the value does not depend on its scores, and autograd would raise an
+        # error.
         value = value + sum(0.0 * given.nan_to_num().sum() for given in inputs)
         return torch.autograd.grad(value, inputs, retain_graph=True)
 
@@ -74,7 +75,8 @@ def check_against_all(
 def check_gradients(
     structure: TagSequence | SemiMarkov, scores: Tensor, bound: Bound, lengths: Tensor
 ) -> None:
-    """Compare derivatives by scores that are not −inf, and by the bound ones, with differences."""
+    """Compare derivatives with finite differences: by the scores that are not −inf, and by the
+    bound scores."""
     allowed = ~scores.isneginf()
     inputs = [given.requires_grad_() for given in (scores[allowed], *bound)]
 
@@ -94,7 +96,7 @@ def check_gradients(
 def check_infeasible(
     structure: TagSequence | SemiMarkov, scores: Tensor, lengths: Tensor, item: int
 ) -> None:
-    """That each operation names the item without a sequence."""
+    """Check that each operation names the item that has no sequence."""
     for operation in ("map", "marginals", "log_partition", "sample", "top_k"):
         more = (2,) if operation == "top_k" else ()
         with pytest.raises(InfeasibleError) as error:

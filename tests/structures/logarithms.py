@@ -1,6 +1,6 @@
-"""Sums over trees on logarithms, the references of the kernels.
+"""Sums over trees in log space, as references for the kernels.
 
-Outside passes go top-down by the probability of each split.
+Outside passes go top-down, and divide the probability of each span among its splits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _log_sum_of_pairs(a, b, da, db):
 
 @njit(nogil=True, fastmath=False)
 def projective_inside(s, ds, n, first, charts, change):
-    """Run :func:`_inside` and :func:`_inside_tangent` on logarithms.
+    """Run the inside pass of projective trees in log space, with its tangents along ``ds``.
 
     Returns:
         log Z and its tangent.
@@ -76,7 +76,7 @@ def projective_inside(s, ds, n, first, charts, change):
 
 @njit(nogil=True, fastmath=False)
 def _hand_down(parent, d_parent, q, dq, a, b, da, db, qa, qb, dqa, dqb):
-    """Give a span's probability to the two parts of each split, in proportion."""
+    """Divide the probability of a span among its splits, and add each share to both parts."""
     if q == 0.0 and dq == 0.0:
         return
     for k in range(len(a)):
@@ -92,9 +92,13 @@ def _hand_down(parent, d_parent, q, dq, a, b, da, db, qa, qb, dqa, dqb):
 
 @njit(nogil=True, fastmath=False)
 def projective_outside(s, ds, n, first, charts, change, total, d_total, q, dq, out, d_out):
-    """Marginals and their directional derivatives, from what projective_inside left.
+    """Write the marginals and their directional derivatives, from the charts of
+    ``projective_inside``.
 
-    q, dq: like charts, the probability that a span is part of the tree."""
+    Args:
+        q, dq: shaped like the charts; written: the probability that a span is part of the tree, and
+            its tangent.
+    """
     q[:, : n + 2] = 0.0
     dq[:, : n + 2] = 0.0
     to_right, to_left, right, left = charts[1], charts[2], charts[3], charts[4]
@@ -174,7 +178,7 @@ def projective_outside(s, ds, n, first, charts, change, total, d_total, q, dq, o
 
 @njit(nogil=True, fastmath=False)
 def constituency_inside(s, ds, n, inside, dinside, turned, dturned):
-    """Run the inside pass on logarithms, with tangents along ``ds``; single words have score 0.
+    """Run the inside pass in log space, with tangents along ``ds``. Single words have score 0.
 
     Args:
         turned, dturned: written: the transposed charts, [last, first].
@@ -195,8 +199,10 @@ def constituency_inside(s, ds, n, inside, dinside, turned, dturned):
 
 @njit(nogil=True, fastmath=False)
 def constituency_outside(s, ds, n, inside, dinside, turned, dturned, marginals, changes):
-    """Marginals and their directional derivatives, from the widest span down: each gives its
-    probability to the pairs of spans it may consist of, in proportion."""
+    """Write the marginals and their directional derivatives, from the longest span to the shortest.
+
+    Each span divides its probability among its splits, in proportion to their weights.
+    """
     for i in range(n):
         for j in range(i, n):
             marginals[i, j] = 0.0

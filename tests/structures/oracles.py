@@ -1,4 +1,5 @@
-"""Structures defined by listing their members: a reference for what needs only a MAP oracle."""
+"""Structures defined by the list of their members, as references for algorithms that need only a
+MAP oracle."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tests import enumeration
 
 
 class Listed(Structure):
-    """Members of each length given by a function; MAP by looking at every one."""
+    """A structure whose members a function lists. MAP compares the scores of all members."""
 
     def __init__(self, part_axes: int, members: Callable[[int], np.ndarray]) -> None:
         self.part_axes = part_axes  # type: ignore[misc]
@@ -42,7 +43,7 @@ class Listed(Structure):
 
 
 def listed_trees(projective: bool = False, single_root: bool = False) -> Listed:
-    """Dependency trees, arcs ``(n+1, n+1)``."""
+    """Return the structure of all dependency trees, as arcs ``(n+1, n+1)``."""
 
     def members(n: int) -> np.ndarray:
         trees = enumeration.dependency_trees(n, projective, single_root)
@@ -52,7 +53,10 @@ def listed_trees(projective: bool = False, single_root: bool = False) -> Listed:
 
 
 def listed_subsets(smallest: int, largest: int) -> Listed:
-    """Subsets of n items with between ``smallest`` and ``largest`` of them; some hold others."""
+    """Return the structure of subsets with ``smallest`` to ``largest`` of n items.
+
+    A member may contain another member.
+    """
 
     def members(n: int) -> np.ndarray:
         rows = []
@@ -65,8 +69,9 @@ def listed_subsets(smallest: int, largest: int) -> Listed:
 
 
 def nearest_in_hull(vertices: np.ndarray, point: np.ndarray) -> np.ndarray:
-    """The nearest point to ``point`` of the convex hull of the rows of ``vertices``."""
-    # min ‖Vᵀw − p‖ with w ≥ 0; the heavy row keeps Σw at 1, and is exact after shifting by p.
+    """Return the point of the hull of the rows of ``vertices`` that is nearest to ``point``."""
+    # min ‖Vᵀw − p‖ with w ≥ 0. The row of large weight keeps Σw near 1. After the shift by p, the
+    # division by Σw makes the point exact.
     heavy = 1e4
     matrix = np.vstack([(vertices - point).T, np.full((1, len(vertices)), heavy)])
     weights, _ = nnls(matrix, np.append(np.zeros(len(point)), heavy), maxiter=10_000)

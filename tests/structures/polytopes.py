@@ -1,5 +1,7 @@
-"""SparseMAP on listed structures, and on averages of them that satisfy constraints, by plain linear
-algebra: the solution, the face that it lies in, and the Jacobian there."""
+"""SparseMAP on listed structures, and on averages of them that satisfy constraints.
+
+Plain linear algebra finds the solution, the face that it lies in, and the Jacobian there.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linprog
 
-# Gaps and singular values below are rounding.
+# Gaps and singular values below this are rounding errors.
 ROUNDING = 1e-8
-# The least weight that is one.
+# Weights below this count as 0.
 LEAST = 1e-4
 
 
@@ -19,10 +21,16 @@ LEAST = 1e-4
 class Solution:
     """Solution of one item, whose allowed structures are the rows ``(M, P)``.
 
-    mean: ``(P,)``. tying: orthonormal rows, the differences of all structures that are best under
-    the residual. holding: of those among them that have weight in some average that is the mean.
-    If both are the same there is one Jacobian, the projection on them. Otherwise the projection on
-    any space between them is one of the limits of the Jacobian nearby.
+    If ``tying`` and ``holding`` span the same space, there is one Jacobian: the projection on this
+    space. Otherwise the solution is at a kink: the projection on any space between them is a limit
+    of Jacobians nearby.
+
+    Attributes:
+        mean: ``(P,)``.
+        tying: Orthonormal rows that span the differences of all structures that are best under the
+            residual.
+        holding: The same for the structures among them that have weight in some average equal to
+            the mean.
     """
 
     mean: np.ndarray
@@ -34,7 +42,8 @@ class Solution:
         return len(self.tying) > len(self.holding)
 
     def accepts(self, jacobian: np.ndarray, tolerance: float) -> bool:
-        """Whether ``(P, P)`` is the Jacobian, or at a kink between those at its sides."""
+        """Return whether ``(P, P)`` is the Jacobian, or at a kink lies between the Jacobians on
+        either side."""
         inner, outer = self.holding.T @ self.holding, self.tying.T @ self.tying
         kept = np.abs(jacobian @ inner - inner).max(initial=0.0)
         beyond = np.abs(outer @ jacobian - jacobian).max(initial=0.0)
@@ -43,7 +52,8 @@ class Solution:
 
 
 def solve(structures: np.ndarray, scores: np.ndarray) -> Solution:
-    """``scores`` ``(P,)``, finite where a structure has a part."""
+    """Solve SparseMAP of ``scores`` ``(P,)``, which must be finite at parts that some structure
+    has."""
     given = np.where(structures.any(0), scores, 0.0)
 
     def best_of_all(direction: np.ndarray) -> np.ndarray:
@@ -60,7 +70,11 @@ def solve_constrained(
     structures: np.ndarray, scores: np.ndarray, lines: np.ndarray, limits: np.ndarray
 ) -> Solution:
     """Solve as :func:`solve` does, among the averages μ of structures with lines·μ ≤ limits.
-    Neither the structures nor the constraints alone have the solution's face. lines: ``(C, P)``.
+
+    The face of the solution depends on the structures and the constraints together.
+
+    Args:
+        lines: ``(C, P)``.
     """
     given = np.where(structures.any(0), scores, 0.0)
     count = len(structures)
@@ -82,8 +96,9 @@ def solve_constrained(
     residual = (given - mean) / max(np.linalg.norm(given - mean), 1.0)
     weighted = _with_weight(structures, mean)
     inside = _across(_directions(np.vstack([mean, structures[weighted]])), held)
-    # Directions v·(structures − mean) of the polytope along which the residual says nothing: which
-    # v ≥ 0 and which slacks of constraints can be 1 there, as many as possible.
+    # Find the directions v·(structures − mean) of the polytope that are orthogonal to the residual.
+    # The linear program sets as many as possible of the weights v ≥ 0 and of the slacks of
+    # constraints to 1.
     steps = structures - mean
     of_steps, of_lines = np.eye(count)[~weighted], np.eye(len(held))
     rest, number = np.zeros((1, count + len(held))), len(of_steps)
@@ -113,8 +128,13 @@ def solve_constrained(
 
 
 def nearest(best: Callable[[np.ndarray], np.ndarray], point: np.ndarray) -> np.ndarray:
-    """The nearest point to ``point`` of the polytope whose best vertex along a direction is known
-    (Wolfe 1976). Non-negative least squares of scipy are wrong at some ties."""
+    """Return the point of a polytope that is nearest to ``point`` (Wolfe 1976).
+
+    SciPy's non-negative least squares are wrong at some ties.
+
+    Args:
+        best: Returns the best vertex along a direction.
+    """
     chosen = [best(point)]
     weights = np.ones(1)
     while True:
@@ -125,7 +145,7 @@ def nearest(best: Callable[[np.ndarray], np.ndarray], point: np.ndarray) -> np.n
             return np.asarray(weights @ np.stack(chosen))
         chosen, weights = [*chosen, new], np.append(weights, 0.0)
         while True:
-            # The least of the affine hull.
+            # The point of least norm in the affine hull.
             rows = np.stack(chosen) - point
             directions = (rows[1:] - rows[0]).T
             others = np.linalg.lstsq(directions, -rows[0], rcond=1e-12)[0]
@@ -148,7 +168,8 @@ def _directions(structures: np.ndarray) -> np.ndarray:
 
 
 def _across(directions: np.ndarray, lines: np.ndarray) -> np.ndarray:
-    """Those of the span of orthonormal rows that change no line."""
+    """Return an orthonormal basis of the directions in the span of ``directions`` that change no
+    line."""
     if not lines.size or not directions.size:
         return directions
     _, values, rows = np.linalg.svd(lines @ directions.T)
@@ -156,11 +177,13 @@ def _across(directions: np.ndarray, lines: np.ndarray) -> np.ndarray:
 
 
 def _with_weight(structures: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """Return the structures that have weight in some average equal to the mean: w ≥ 0 and λ ≥ 0
-    with wᵀV = λ·mean and Σw = λ, as many of the w as possible at least 1.
+    """Return a mask of the structures that have weight in some average equal to the mean.
+
+    The linear program solves wᵀV = λ·mean and Σw = λ for w ≥ 0 and λ ≥ 0. As many w as possible are
+    at least 1.
     """
     count, parts = structures.shape
-    # w, then t ≤ min(w, 1), then λ.
+    # The variables are w, then t ≤ min(w, 1), then λ.
     equal = np.zeros((parts + 1, 2 * count + 1))
     equal[:parts, :count], equal[parts, :count] = structures.T, 1.0
     equal[:parts, -1], equal[parts, -1] = -mean, -1.0

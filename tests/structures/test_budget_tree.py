@@ -36,7 +36,7 @@ def normal(*shape: int, scale: float = 1.0) -> Tensor:
 
 
 def trees(n: int, budget: int, projective: bool, single_root: bool = False) -> np.ndarray:
-    """Arcs of every tree that keeps to the budget, ``(K, n+1, n+1)``."""
+    """Return the arcs of every tree that keeps to the budget, ``(K, n+1, n+1)``."""
     found = [enumeration.arcs(h) for h in enumeration.dependency_trees(n, projective, single_root)]
     return np.stack([z for z in found if (z[1:].sum(1) <= budget).all()])
 
@@ -44,8 +44,11 @@ def trees(n: int, budget: int, projective: bool, single_root: bool = False) -> n
 @pytest.mark.parametrize("projective", [False, True])
 @pytest.mark.parametrize("budget", [0, 1, 2, 9])
 def test_sparsemap_relaxes_the_hull(projective: bool, budget: int) -> None:
-    """Inside the hull of trees and the budgets, at least as near as the nearest point of the hull
-    of trees that keep to them; and the same, where it lies in that hull."""
+    """The mean lies in the hull of all trees and satisfies the budgets on average.
+
+    It is at least as near to the scores as any average of trees that each satisfy the budget. It
+    equals the nearest such average if it is one itself.
+    """
     torch.manual_seed(0)
     structure = BudgetTree(budget, projective)
     tight = 0
@@ -72,8 +75,11 @@ def test_sparsemap_relaxes_the_hull(projective: bool, budget: int) -> None:
 
 @pytest.mark.parametrize("projective", [False, True])
 def test_the_solution_is_that_of_trees_and_budgets(projective: bool) -> None:
-    """To which ADMM comes, too, with the same gradient. Projective trees that keep to the budget
-    are not solved by it; items whose trees do not are, whatever else is in the batch."""
+    """The solver of ``BudgetTree`` and ADMM find the same point, with the same gradient.
+
+    For projective trees, items whose unconstrained solution keeps to the budget need no iterations.
+    Other items of the batch do not change this.
+    """
     torch.manual_seed(0)
     structure, lengths = BudgetTree(2, projective), torch.tensor([6, 5, 6, 4, 6, 3])
     scores = normal(6, 7, 7, scale=0.5)
@@ -99,7 +105,7 @@ def test_the_solution_is_that_of_trees_and_budgets(projective: bool) -> None:
 @pytest.mark.parametrize("projective", [False, True])
 @pytest.mark.parametrize("n", [30, 60])
 def test_small_scores_of_long_sentences_are_solved(n: int, projective: bool) -> None:
-    """By prices, or by the trees alone, or by ADMM where these are given up."""
+    """Solve by prices, by the trees alone, or by ADMM if the others give up."""
     torch.manual_seed(0)
     structure, lengths = BudgetTree(6, projective), torch.tensor([n, n])
     scores = torch.tensor([0.1, 1.0], dtype=torch.float64)[:, None, None] * normal(2, n + 1, n + 1)
@@ -112,7 +118,7 @@ def test_small_scores_of_long_sentences_are_solved(n: int, projective: bool) -> 
 
 
 def check_slope(structure: BudgetTree, scores: Tensor, lengths: Tensor) -> None:
-    """The gradient, along one direction, against differences."""
+    """Compare the gradient along one direction with finite differences."""
     direction, upstream = normal(*scores.shape), normal(*scores.shape)
     mean = structure.sparsemap(scores, lengths).mean
     (gradient,) = torch.autograd.grad((mean * upstream).sum(), scores)
@@ -135,7 +141,7 @@ def by_prices_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def by_trees(structure: BudgetTree, scores: Tensor, lengths: Tensor) -> Tensor:
-    """The mean by ADMM."""
+    """Return the mean that ADMM finds."""
     masked = structure.masked(scores, lengths)[0]
     graphs = structure._graphs(lengths.tolist())
     return solve_graphs(graphs, masked, 2000, 1e-8).mean
@@ -150,8 +156,10 @@ def by_trees(structure: BudgetTree, scores: Tensor, lengths: Tensor) -> Tensor:
 def test_prices_lead_to_the_solution(
     settings: dict[str, Any], scale: float, by_prices_alone: None
 ) -> None:
-    """With budgets that bind in the first two items, to the point that trees come to, with the
-    gradient that differences have; not even a large constant matters."""
+    """Prices lead to the mean that ADMM finds, with the gradient of finite differences.
+
+    Budgets bind in the first two items. A large constant on all scores changes nothing.
+    """
     torch.manual_seed(0)
     structure, lengths = BudgetTree(2, **settings), torch.tensor([16, 16, 12, 2])
     scores = normal(4, 17, 17, scale=scale)
@@ -173,8 +181,9 @@ def test_prices_lead_to_the_solution(
 
 
 def test_large_scores_are_solved(by_prices_alone: None) -> None:
-    """If no word may have more than one modifier, many arcs have to go, so that prices are as large
-    as the scores. From some scale on the nearest average is the same.
+    """Prices can be as large as the scores, because a budget of 1 removes many arcs.
+
+    From some scale on, the nearest average no longer changes.
     """
     torch.manual_seed(0)
     structure, lengths = BudgetTree(1), torch.tensor([30, 30, 30, 20])
@@ -189,12 +198,13 @@ def test_large_scores_are_solved(by_prices_alone: None) -> None:
         for other in others:
             assert (near >= other - 1e-6 * scale).all()
     torch.testing.assert_close(means[2], means[3], atol=1e-6, rtol=0.0)
-    # There are some that no tree within the budgets is.
+    # Some entries are fractional, so the mean is no single tree.
     assert ((means[3] > 0.01) & (means[3] < 0.99)).any()
 
 
 def symmetric(items: int, n: int, scale: float) -> Tensor:
-    """Scores by which words head each other: heads in circles, and many sets that need a price."""
+    """Return symmetric scores, so that words head each other in cycles, and many sets of words need
+    a price."""
     scores = normal(items, n + 1, n + 1, scale=scale)
     return (scores + scores.transpose(1, 2)) / 2**0.5
 
@@ -205,14 +215,16 @@ def symmetric(items: int, n: int, scale: float) -> Tensor:
 def test_words_that_head_each_other_are_solved(
     items: int, n: int, scale: float, budget: int, by_prices_alone: None
 ) -> None:
-    """Some of so many items have prices near 0 that stop a whole step if it is clipped."""
+    """Solve many items, some of which have prices near 0. Clipping such a price must not stop a
+    whole step."""
     torch.manual_seed(1)
     scores, lengths = symmetric(items, n, scale), torch.full((items,), n)
     solution = BudgetTree(budget).sparsemap(scores, lengths)
     mean = solution.mean
     torch.testing.assert_close(mean.sum((1, 2)), lengths.double())
     assert (solution.residual <= 1e-6).all() and (mean[:, 1:].sum(2) <= budget + 1e-6).all()
-    # No point of the set, as are the other items' means, lies further along what is left of scores.
+    # No mean of another item has a higher score under the residual, scores − mean, than the item's
+    # own.
     left = (scores - mean).flatten(1)
     others = left @ mean.flatten(1).T
     assert (others <= others.diagonal()[:, None] + 1e-6 * scale * n).all()
@@ -222,8 +234,11 @@ def test_words_that_head_each_other_are_solved(
 
 
 def test_small_scores_of_many_alike_tokens_are_solved(by_prices_alone: None) -> None:
-    """By rank 4, of twelve kinds of tokens: many sets of words have a small price, and rounding
-    hides which of two sets of prices is the better one."""
+    """Scores of rank 4 over twelve kinds of tokens are solved, although many sets of words have
+    small prices.
+
+    Rounding then hides which of two sets of prices is better.
+    """
     torch.manual_seed(0)
     kinds, place = normal(12, 4), torch.randint(12, (3, 91))
     tokens = kinds[place] + normal(3, 91, 4).cumsum(1) / 9.0
@@ -235,8 +250,9 @@ def test_small_scores_of_many_alike_tokens_are_solved(by_prices_alone: None) -> 
 
 
 def test_alike_tokens_in_alike_contexts_take_few_steps(by_prices_alone: None) -> None:
-    """Most of the hundreds of sets that are exceeded by very little have no price. Steps to a point
-    at which all have one, clipped at 0, failed for two of three.
+    """Among hundreds of sets whose constraints are violated slightly, most have no price.
+
+    Steps to a point at which all have one, clipped at 0, failed for two of three items.
     """
     torch.manual_seed(0)
     tokens = normal(14, 4)[torch.randint(14, (3, 81))]
@@ -272,8 +288,11 @@ def test_what_is_done_to_the_solution_does_not_change_its_gradient() -> None:
 
 
 def test_heads_in_circles_are_cut(by_prices_alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two words, and three, that head each other are entered from outside; so are sets within
-    sets, of which there are many. No more tolerance leaves them out."""
+    """The mean satisfies the constraint that some arc enters each cycle from outside.
+
+    The cycles are two words, three words, and many nested sets. A large tolerance drops no such
+    constraint.
+    """
     torch.manual_seed(0)
     structure, lengths = BudgetTree(4), torch.tensor([12, 12, 12])
     scores = normal(3, 13, 13, scale=0.02)
@@ -315,7 +334,8 @@ def test_what_prices_do_not_solve_is_left_to_trees() -> None:
 def test_many_heads_that_cannot_be_a_tree() -> None:
     structure, lengths = BudgetTree(4), torch.tensor([12, 12])
     scores = torch.zeros(2, 13, 13, dtype=torch.float64)
-    # Two words that head each other and no others; each alone could be entered.
+    # Words 3 and 4 have only each other as heads, so no arc enters the pair. Each alone could be
+    # entered.
     scores[1, :, 3:5] = -torch.inf
     scores[1, 3, 4] = scores[1, 4, 3] = 0.0
     with pytest.raises(InfeasibleError) as error:
@@ -424,7 +444,7 @@ def test_items_without_a_tree() -> None:
 @pytest.mark.parametrize("projective", [False, True])
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1e4, 1e7])
 def test_no_scores_hide_that_there_is_no_tree(scale: float, projective: bool) -> None:
-    """Solve by prices, and by ADMM if nothing else is left."""
+    """Items without a tree are found by prices, and by ADMM if it runs alone."""
     torch.manual_seed(0)
     structure, lengths = BudgetTree(0, projective, single_root=True), torch.tensor([1, 8, 40])
     scores = normal(3, 41, 41, scale=scale)
@@ -451,8 +471,10 @@ def test_any_scale(scale: float) -> None:
 def test_of_large_scores_the_best_average_is_left(
     scale: float, single_root: bool, by_prices_alone: None
 ) -> None:
-    """From some size on it is the same, as its squares no longer count: so brought nearer, and not
-    cut off, scores have it, too."""
+    """Squares no longer count from some scale on, so the solution is the best average.
+
+    The solver therefore scales larger scores down rather than clip them.
+    """
     torch.manual_seed(0)
     structure, lengths = BudgetTree(1, single_root=single_root), torch.full((20,), 20)
     scores = normal(20, 21, 21)
@@ -475,9 +497,10 @@ def test_prices_of_modifiers_lead_to_the_solution(
     without_admm: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """For trees of any kind, where SparseMAP of the trees answers for all but the budgets."""
+    """Trees of both kinds are solved with prices for the budgets alone, on top of SparseMAP of the
+    trees."""
     if not projective:
-        # Not asked for, as all constraints can have a price there.
+        # Prices for all constraints would otherwise solve non-projective trees first.
         monkeypatch.setattr(BudgetTree, "_by_prices", lambda self, *given: nothing(*given))
     torch.manual_seed(0)
     structure, lengths = BudgetTree(1, projective, **settings), torch.tensor([9, 7, 1, 4])
@@ -498,7 +521,7 @@ def nothing(scores: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor, Tensor]
 
 @pytest.mark.parametrize("scale", [1.0, 1e3, 1e6, 1e30])
 def test_projective_averages_of_any_scores_are_the_best(scale: float, without_admm: None) -> None:
-    """With large scores no average has a higher score, by a linear program over all trees."""
+    """No average has a higher score if scores are large, by a linear program over all trees."""
     torch.manual_seed(0)
     every = trees(5, 5, True)
     flat, kept = every.reshape(len(every), -1), every[:, 1:].sum(2)
@@ -533,7 +556,7 @@ def test_long_sentences_with_large_scores_are_solved(
 def by_steps(
     projective: bool, scores: Tensor, lengths: Tensor, steps: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Solve for trees with one modifier for each word."""
+    """Solve for trees with at most one modifier for each word, in at most ``steps`` steps."""
     structure = BudgetTree(1, projective)
     masked = structure.masked(scores, lengths)[0]
     if projective:
@@ -546,7 +569,8 @@ def by_steps(
 def test_too_few_steps_leave_no_point_that_is_taken_for_solved(
     projective: bool, scale: float
 ) -> None:
-    """Large scores are solved by fractions, after each of which no step may be left."""
+    """Large scores are solved in stages of growing scale, and the steps may run out after any
+    stage."""
     torch.manual_seed(0)
     scores, lengths = normal(1, 7, 7, scale=scale), torch.tensor([6])
     scores[:, 1] += 3.0 * scale
@@ -584,7 +608,8 @@ def test_what_nobody_takes_may_be_as_bad_as_it_likes(
 def test_what_has_to_be_taken_hides_no_other_scores(
     projective: bool, value: float, without_admm: None
 ) -> None:
-    """Two words want the same head, and one of them has to take what is far worse."""
+    """Two words compete for one head, so one of them must take a far worse head. The large
+    difference hides no other scores."""
     torch.manual_seed(0)
     structure, lengths, scores = BudgetTree(1, projective), torch.tensor([6]), normal(1, 7, 7)
     others = torch.ones(7, dtype=torch.bool)
@@ -601,12 +626,11 @@ def test_what_has_to_be_taken_hides_no_other_scores(
 @pytest.mark.parametrize("projective", [False, True])
 @pytest.mark.parametrize("scale", [1.0, 1e9])
 def test_prices_prove_that_there_is_no_tree(projective: bool, scale: float) -> None:
-    """The search ends as soon as they do: prices that are worse than all others do not start it
-    again.
-    """
+    """The search ends as soon as the prices prove infeasibility. Prices worse than all others do
+    not restart it."""
     torch.manual_seed(1)
     scores, lengths = normal(2, 9, 9, scale=scale), torch.tensor([8, 8])
-    # Three heads for eight words.
+    # Only three words can be heads, for eight words.
     scores[1, 3:] = -torch.inf
     scores[1, 0, 2:] = -torch.inf
     infeasible = by_steps(projective, scores, lengths, 50)[3]
@@ -678,7 +702,7 @@ def test_what_all_heads_of_a_word_have_in_common_does_not_hide_the_best(projecti
         shifted = normal(1, n + 1, n + 1)
         shifted[:, :, 1] += 1e10
         best = structure.map(shifted, torch.tensor([n]))
-        # Without what 1e10 rounds off the scores.
+        # Subtract 1e10 again: these are the scores after the rounding that 1e10 caused.
         scores = shifted.clone()
         scores[:, :, 1] -= 1e10
         totals = (members * scores).sum((1, 2))

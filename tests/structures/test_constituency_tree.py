@@ -1,4 +1,4 @@
-"""Binary constituency trees beyond the contract, which test_contract.py compares with lists."""
+"""Binary constituency trees: tests beyond the contract, which test_contract.py checks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def test_there_are_catalan_many() -> None:
 def test_gradients(scale: float) -> None:
     torch.manual_seed(1)
     lengths = torch.tensor([5, 3, 1, 0])
-    # Scores of a large scale in common: derivatives of those that differ little are still numbers
-    # of a size that finite differences can see.
+    # Scores are multiples of ``scale`` plus small numbers. Several trees therefore tie nearly, and
+    # derivatives are large enough for finite differences.
     base = scale * torch.randn(4, 5, 5, dtype=torch.float64).round()
     small = torch.randn(4, 5, 5, dtype=torch.float64, requires_grad=True)
     for operation in (STRUCTURE.log_partition, STRUCTURE.marginals):
@@ -43,8 +43,7 @@ def test_long_sentences_agree_with_logarithms(n: int, scale: float) -> None:
     given = scores.clone().requires_grad_()
     marginals = STRUCTURE.marginals(given, lengths)
     (product,) = torch.autograd.grad(marginals, given, upstream)
-    # A word has one more and one less span around it as a left or a right part: each inner span
-    # is cut once, and all 2n − 1 spans are there.
+    # Every binary tree over n words has 2n − 1 spans.
     torch.testing.assert_close(marginals.sum().item(), 2.0 * n - 1.0, rtol=1e-10, atol=0.0)
     inside, changes, expected = _by_logarithms(scores[0], upstream[0])
     found = STRUCTURE.log_partition(scores, lengths)[0]
@@ -69,7 +68,7 @@ def _by_logarithms(scores: Tensor, along: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 @pytest.mark.parametrize("batch", [1, 8])
 def test_a_sum_that_float64_holds_with_few_digits_only(batch: int) -> None:
-    """A span that leaves the other spans without weight is in no tree."""
+    """The span (1, 2) has the best score, but no tree with it is allowed."""
     scores = torch.full((1, 4, 4), -torch.inf, dtype=torch.float64)
     scores[0].diagonal().fill_(0.0)
     scores[0, 1, 2] = 0.0

@@ -1,4 +1,4 @@
-"""Every structure of the package against a list of its members, by the kit that we ship."""
+"""Every structure of the package against the list of its members, by ``spacy_latent.testing``."""
 
 from __future__ import annotations
 

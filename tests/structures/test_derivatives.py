@@ -1,4 +1,4 @@
-"""Derivatives are right, or an error says which there are: of second order, and in forward mode."""
+"""Second derivatives and forward mode are right, or an error says which derivatives exist."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def trees(dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def case(structure: Structure, operation: str) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor]:
-    """The differentiated function of a batch's scores, the point, and the direction."""
+    """Return a differentiable function of the scores of a batch, a point, and a direction."""
     single, lengths = scores_for(structure, 4, 2)
     given, generator = single.double(), torch.Generator().manual_seed(1)
     along, other = torch.randn(2, *given.shape, generator=generator, dtype=torch.float64)
@@ -50,7 +50,7 @@ def case(structure: Structure, operation: str) -> tuple[Callable[[Tensor], Tenso
 
 
 def again(value: Tensor, scores: Tensor, along: Tensor) -> Tensor:
-    """The product of the Hessian with ``along``."""
+    """Return the product of the Hessian with ``along``."""
     (first,) = torch.autograd.grad(value, scores, create_graph=True)
     assert first.requires_grad
     (second,) = torch.autograd.grad((first * along).sum(), scores)

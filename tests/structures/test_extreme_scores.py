@@ -1,4 +1,4 @@
-"""Sums where structures cannot do without parts that a mask of large scores hides."""
+"""Sums in which every structure must use parts that a mask of large negative scores forbids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spacy_latent.structures.smoothed import smoothed_expectation
 from spacy_latent.structures.spanning_tree import SpanningTree
 from spacy_latent.structures.tag_sequence import TagSequence
 
-# Below all others by so much that more of them than need be have no probability, and no more.
+# So low that structures with more masked parts than necessary have no probability, and no lower.
 NEARER = -1e3
 MASK = 7.0
 
@@ -31,7 +31,8 @@ def numbers(*shape: int) -> Tensor:
 
 
 def cases() -> list[tuple[Structure, Tensor, Tensor]]:
-    """Cases of two items. The second lacks the parts that are MASK in the first."""
+    """Return cases of two items. Parts that are ``MASK`` in the first item have ordinary scores in
+    the second."""
     root, first_row = numbers(2, 4, 4), numbers(2, 4, 4)
     root[0, 0] = MASK
     first_row[0, 0] = MASK

@@ -59,8 +59,9 @@ def check_gradient(graph: ItemGraph, scores: Tensor) -> None:
 
 
 def dense(vertices: np.ndarray, point: np.ndarray, at_least: np.ndarray, low: np.ndarray):
-    """The nearest point to ``point`` of the hull of the rows of ``vertices``, with
-    at_least · x ≥ low."""
+    """Return the point of the hull of the rows of ``vertices`` nearest to ``point``, with at_least
+    · x ≥ low.
+    """
     count = len(vertices)
     result = minimize(
         lambda w: 0.5 * ((vertices.T @ w - point) ** 2).sum(),
@@ -78,7 +79,9 @@ def dense(vertices: np.ndarray, point: np.ndarray, at_least: np.ndarray, low: np
 
 
 def test_logic_against_a_quadratic_program() -> None:
-    """A cycle of at-most-ones, an or, a budget and implications: the relaxation is not tight."""
+    """The relaxation of these factors is not tight: a cycle of at-most-ones, an or, a budget,
+    implications.
+    """
     factors = [
         AtMostOne([0, 1]),
         AtMostOne([1, 2]),
@@ -98,7 +101,7 @@ def test_logic_against_a_quadratic_program() -> None:
         [-1, 0, 0, 0, 1, 1],
         [0, 1, 0, 1, 0, 1],
     ]
-    # The same as lower bounds: of −x, or of x for the or, or of both for the xor.
+    # The rows as lower bounds: on −x, on x for the or, and on both for the xor.
     at_least = np.array(
         [*(np.array(rows) * [[-1], [-1], [-1], [1], [-1], [-1], [1]]), -np.array(rows[6])]
     )
@@ -134,7 +137,7 @@ def test_one_structure_is_its_sparsemap(tree) -> None:
 
 @pytest.mark.parametrize("tree, n", [(SpanningTree(), 12), (ProjectiveTree(), 20)])
 def test_small_scores_of_one_structure_have_its_gradient(tree, n: int) -> None:
-    """Hundreds of trees count, some with little weight."""
+    """Hundreds of trees have weight, some of them little."""
     torch.manual_seed(0)
     scores = normal(1, n + 1, n + 1, scale=0.1).requires_grad_()
     lengths, upstream = torch.tensor([n]), normal(1, n + 1, n + 1)
@@ -143,7 +146,7 @@ def test_small_scores_of_one_structure_have_its_gradient(tree, n: int) -> None:
     torch.testing.assert_close(graph.mean, expected.mean, rtol=0, atol=1e-8)
     (gradient,) = torch.autograd.grad(graph.mean, scores, upstream)
     (other,) = torch.autograd.grad(expected.mean, scores, upstream)
-    # Without the structures of least weight it is off by one and more.
+    # Without the structures of least weight the gradient is off by 1 or more.
     torch.testing.assert_close(gradient, other, rtol=0, atol=0.01)
 
 
@@ -159,7 +162,9 @@ def test_a_structure_that_is_given_up_says_how_far_it_is(monkeypatch: pytest.Mon
 
 
 def test_one_structure_may_stand_in_several_factors() -> None:
-    """A choice of two of three on either side of a shared part: a forest, so it is tight."""
+    """Two choices of two of three parts share one part. This factor graph is a forest, so it is
+    tight.
+    """
     pairs = listed_subsets(2, 2)
     graph = ItemGraph(
         (5,),
@@ -179,7 +184,7 @@ def test_one_structure_may_stand_in_several_factors() -> None:
 
 
 def test_parts_of_another_shape() -> None:
-    """An alignment that has exactly one of two cells."""
+    """An alignment that contains exactly one of two cells."""
     rows, columns = 2, 3
     cells = np.arange(6).reshape(rows, columns)
     graph = ItemGraph(
@@ -216,7 +221,7 @@ def test_a_chain_whose_second_tag_is_used_only_if_it_starts() -> None:
     later = [int(p) for p in parts[1:, :, 1].ravel() if p >= 0]
     factors = [StructureFactor(chain, parts, n)]
     factors += [Or([*starts, p], [p]) for p in later]
-    # In expectation: the relaxation is not tight.
+    # The reference satisfies the constraints in expectation, because the relaxation is not tight.
     at_least = np.zeros((len(later), n * k * k))
     at_least[:, starts] = 1.0
     at_least[range(len(later)), later] -= 1.0
@@ -298,7 +303,7 @@ def test_what_cannot_be_solved() -> None:
             [ItemGraph((2,), [Xor([0, 1])]), contradictory], torch.zeros(2, 2), name="Both"
         )
     assert error.value.items == [1] and "Both" in str(error.value)
-    # Only together are these too much.
+    # Each factor can be satisfied, but not all of them together.
     cycle = [Xor([0, 1]), Xor([1, 2]), Xor([0, 2]), Or([0, 1, 2], [0, 1]), Budget([0, 1, 2], 1)]
     with pytest.raises(InfeasibleError):
         ItemGraph((3,), cycle).sparsemap(torch.zeros(3), 5000)
@@ -385,9 +390,7 @@ def test_a_graph_from_a_config_trains_in_a_layer() -> None:
 
 @pytest.mark.parametrize("kind", ["LinearChain", "TagSequence"])
 def test_a_chain_of_two_tags_with_a_budget_chooses_few_words(kind: str) -> None:
-    """The example of docs/factor_graphs.md: rationales of bounded size, contiguous by
-    transitions.
-    """
+    """The example of docs/factor_graphs.md: rationales of bounded size."""
     torch.manual_seed(0)
     n, limit = 6, 2
     chain: LinearChain | TagSequence = LinearChain() if kind == "LinearChain" else TagSequence()
@@ -404,10 +407,10 @@ def test_a_chain_of_two_tags_with_a_budget_chooses_few_words(kind: str) -> None:
     assert (best[..., 1].flatten(1).sum(1) <= limit).all()
     mean = graph.sparsemap(scores, lengths).mean
     assert (mean[..., 1].flatten(1).sum(1) <= limit + 1e-5).all()
-    # The local polytope holds all members, so that its best point is no worse than any of them.
+    # The local polytope contains all members, so its best point is no worse than any of them.
     objective = (mean * scores - mean**2 / 2).flatten(1).sum(1)
     assert (objective >= (values - n / 2).max(0).values - 1e-6).all()
-    # A constraint on words that are in no part of the budget would not be satisfied.
+    # Without ``but_first`` each of the two tags may have only 2 of the 6 words.
     wrong = FactorGraph({"chain": chain}, {"few": LineBudget(limit, axis, but_first=False)})
     with pytest.raises(InfeasibleError):
         wrong.sparsemap(scores, lengths)
@@ -427,7 +430,7 @@ def test_structures_that_do_not_go_together_are_refused() -> None:
         FactorGraph({"one": SpanningTree(), "two": ConstituencyTree()})
     with pytest.raises(IncompatiblePair, match=r"FactorGraph.*ShiftReduce"):
         FactorGraph({"one": ConstituencyTree(), "two": ShiftReduce()})
-    # It would never be in the first of its sets.
+    # Inside of a graph, a released structure would never be restricted to its first set.
     released = release(Bits(budget=1), Bits(), 3)
     with pytest.raises(IncompatiblePair, match=r"FactorGraph.*Bits.*None.*Bits.*1"):
         FactorGraph({"all": released}, {"few": TotalBudget(1)})
@@ -455,7 +458,7 @@ def test_structures_that_do_not_go_together_are_refused() -> None:
 @pytest.mark.parametrize(
     "structure, parts, length, message",
     [
-        # A kernel would write beyond the end of its parts.
+        # Without the check a kernel would write beyond the end of its parts.
         (KOfN(1), np.arange(3), 10, "length 10"),
         (ProjectiveTree(), np.full((3, 3), -1), 8, "length 8"),
         (OneToOneAlignment(), np.arange(6).reshape(2, 3), (2, 4), "0 to 3"),
@@ -484,7 +487,7 @@ def test_parts_of_a_structure_may_be_a_list() -> None:
 
 
 class Given(Constraint):
-    """Whose factors are what it is given."""
+    """A constraint with the factors that it is given, right or wrong."""
 
     def __init__(self, given) -> None:
         self.given = given
@@ -512,7 +515,7 @@ def test_a_constraint_of_ones_own_that_is_wrong_is_named(given, message: str) ->
 
 
 def test_every_item_without_a_member_is_named() -> None:
-    """Also where the structure names one after the other."""
+    """All such items are named, even if the structure names one item at a time."""
     graph = FactorGraph({"one": listed_subsets(1, 1)}, {"few": TotalBudget(1)})
     scores = torch.zeros(5, 3)
     scores[[0, 3]] = -torch.inf
@@ -542,7 +545,9 @@ def test_what_all_heads_of_a_word_have_in_common_is_not_cut(offset: float) -> No
 
 
 def test_the_residual_tells_where_cuts_may_have_changed_the_point() -> None:
-    """One of two items is bought; what they differ by is beyond what is not cut."""
+    """Exactly one of two items is chosen. If the cut of large scores loses their difference, the
+    residual is large.
+    """
     graph = ItemGraph((2,), [Xor([0, 1])])
     for scores, whole in (([1e10, 3e10], False), ([1e10, 0.0], True), ([0.0, -1e30], True)):
         found = graph.sparsemap(torch.tensor(scores, dtype=torch.float64))
@@ -569,7 +574,7 @@ def test_the_best_of_a_graph_of_one_structure_is_that_structure() -> None:
     assert torch.equal(graph.map(scores[0]), expected[0])
     # LP-SparseMAP of large scores is the best structure.
     assert torch.equal(graph.sparsemap(1e4 * scores[0]).mean[0].round(), expected[0])
-    # In the order of its own parts, over a part of the graph.
+    # The structure has its own order of parts, and covers only some parts of the graph.
     cells = np.array([[5, 0], [3, 4]])
     graph = ItemGraph((6,), [StructureFactor(OneToOneAlignment(), cells, (2, 2)), Xor([1, 2])])
     best = graph.map(torch.tensor([2.0, -1.0, -3.0, 2.0, 0.0, 1.0]))

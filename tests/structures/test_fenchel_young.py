@@ -1,4 +1,4 @@
-"""Losses against gold structures: their definition by listing, their gradient, where they end."""
+"""Losses against gold structures: definition by enumeration, gradients, and zeros."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_bound_transitions_count() -> None:
 
         assert torch.autograd.gradcheck(value, (scores.requires_grad_(), *given))
         assert (value(scores, *given) > 0).all()
-    # If transitions are only forbidden, SparseMAP has a solution, and so has its loss.
+    # The SparseMAP loss is defined if the bound scores are only 0 or −inf.
     bound = (torch.zeros(3, 3), torch.zeros(3), torch.tensor([0.0, -torch.inf, 0.0]))
     structure = TagSequence().bind(*bound)
     gold = structure.map(torch.randn_like(scores), lengths)
@@ -174,8 +174,10 @@ def test_values_by_listing_all_trees(single_root: bool) -> None:
 
 
 def test_the_perturbed_loss_with_gumbel_noise_is_the_likelihood_of_one_choice() -> None:
-    """E[max(s + ε)] is log Σ exp(s) and Euler's constant, which gold's noise has on average, too;
-    the gradient is the softmax's. The test uses 20,000 draws, and allows five standard errors.
+    """E[max(s + ε)] is log Σ exp(s) plus Euler's constant, which is also the mean of the noise of
+    gold.
+
+    The gradient is the softmax's. The test uses 20,000 draws, and allows five standard errors.
     """
     scores = torch.tensor([[0.3, -1.0, 0.8, 0.0]], dtype=torch.float64, requires_grad=True)
     lengths, gold = torch.tensor([4]), torch.tensor([[0.0, 1.0, 0.0, 0.0]], dtype=torch.float64)
@@ -193,7 +195,9 @@ def test_the_perturbed_loss_with_gumbel_noise_is_the_likelihood_of_one_choice() 
 
 
 def test_the_perturbed_loss_of_two_choices_in_closed_form() -> None:
-    """E[max] of two normal variables (Clark 1961), with noise of standard deviation 0.7."""
+    """The reference is E[max] of two normal variables (Clark 1961), with noise of standard
+    deviation 0.7.
+    """
     scores, scale = torch.tensor([[0.5, -0.2]], dtype=torch.float64), 0.7
     gold = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
     generator = torch.Generator().manual_seed(1)
@@ -217,13 +221,13 @@ def test_where_the_margin_is_met_there_is_nothing_to_learn() -> None:
         assert scores.grad is not None
         return value.item(), bool((scores.grad.abs() > 1e-9).any())
 
-    # A wrong head costs what the arc scores; the SparseMAP loss has a margin of 1 for each.
+    # The SparseMAP loss has a margin of 1 for each arc.
     assert loss_and_gradient(1.01, "sparsemap") == (pytest.approx(0.0, abs=1e-9), False)
     assert loss_and_gradient(0.9, "sparsemap")[1]
     assert loss_and_gradient(0.01, "perceptron") == (pytest.approx(0.0, abs=1e-12), False)
     assert loss_and_gradient(2.01, "perceptron", 2.0) == (pytest.approx(0.0, abs=1e-9), False)
     assert loss_and_gradient(1.9, "perceptron", 2.0)[1]
-    # The CRF never has enough.
+    # The CRF loss has a gradient at any margin.
     assert loss_and_gradient(5.0, "crf")[1]
 
 

@@ -1,4 +1,4 @@
-"""Independent heads beyond the contract, which test_contract.py compares with lists."""
+"""Independent heads: tests beyond the contract, which test_contract.py checks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_graphs_may_have_cycles_and_trees_are_among_them() -> None:
     assert structure.covers(SpanningTree()) and structure.covers(ProjectiveTree(True))
     assert SpanningTree().covers(structure) is False
     assert IndependentHeads("earlier").covers(structure) is False
-    # With heads before their words, every graph is a tree, and this the set of all.
+    # If heads precede their words, no cycles are possible, so both sets have the same members.
     both = IndependentHeads("earlier"), SpanningTree(direction="earlier")
     sums = [each.log_partition(scores_for((4,)), torch.tensor([4])) for each in both]
     torch.testing.assert_close(*sums)

@@ -1,4 +1,4 @@
-"""Results that are made of derivatives, under torch's inference mode."""
+"""Results that are computed as derivatives, under torch's inference mode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spacy_latent.structures.tag_sequence import TagSequence
 
 
 class Choice(Structure):
-    """With a log-partition alone, of scores and of what is bound to it."""
+    """A choice with a log-partition alone, which depends on the scores and on a bias."""
 
     part_axes = 1
     tractable = frozenset({"log_partition", "marginals"})

@@ -1,4 +1,4 @@
-"""Sets of items beyond the contract, which test_contract.py compares with lists."""
+"""Sets of items: tests beyond the contract, which test_contract.py checks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_runs_lose_nothing_to_what_all_scores_have_in_common(offset: float) -> N
     structure, lengths = Runs(4, 3), torch.tensor([30, 12])
     scores = torch.randn(2, 30, dtype=torch.float64)
     moved = scores + offset
-    # The digits of the scores that remain next to the offset.
+    # Rounding beside the offset changes the scores, so compare with the scores that remain.
     near, tolerance = moved - offset, 1e-14 * abs(offset)
     for own, expected in (
         (structure.marginals(moved, lengths), structure.marginals(near, lengths)),
@@ -110,7 +110,7 @@ def test_a_large_number_in_all_scores_costs_no_digits(structure: KOfN, shift: fl
     scores = torch.randint(-2000, 2000, (4, 9), dtype=torch.float64) / 512
     scores[1, 2] = -torch.inf
     lengths = torch.tensor([9, 7, 3, 2])
-    # Beside such numbers the largest subsets are all that counts.
+    # Beside such numbers only the largest subsets have weight.
     expected = KOfN(3).marginals(scores, lengths)
     found = structure.marginals(scores + shift, lengths)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
@@ -192,7 +192,7 @@ def test_sparsemap_of_fewer_than_k_beside_a_mask_chooses_k() -> None:
 
 
 def test_bits_with_large_scores_tell_what_others_say_of_them() -> None:
-    """Each bit is a choice of its own: what is large elsewhere takes no digits from it."""
+    """Each bit is an independent choice, so a large score elsewhere costs it no digits."""
     scores = torch.tensor([[1.54e12, -2.9e11, -2.0]], dtype=torch.float64)
     other, lengths = torch.zeros_like(scores), torch.tensor([3])
     found = Bits().cross_entropy(scores, other, lengths)

@@ -1,4 +1,4 @@
-"""The k best structures from a MAP oracle, against listing all of them."""
+"""The k best structures from a MAP oracle, against enumeration."""
 
 from __future__ import annotations
 
@@ -68,7 +68,10 @@ def test_top_k_against_enumeration(structure: Structure, listed: Listed, k: int)
 
 
 def test_one_of_n_is_what_the_general_algorithm_gives() -> None:
-    """Beside −inf, padding and no items at all; of equal scores the first one, as its ``map``."""
+    """Compare with the general algorithm, for −inf, padding and empty items, too.
+
+    Items of equal scores keep their order, as in ``map``.
+    """
     structure = OneOfN()
     scores = torch.tensor([[2.0, -torch.inf, 5.0, 1.0], [1.0, 1.0, 1.0, 9.0], [3.0, 0.0, 0.0, 0.0]])
     for lengths in (torch.tensor([4, 3, 1]), torch.tensor([3, 2, 0])):
@@ -125,8 +128,11 @@ def test_monotone_alignments_are_those_of_the_general_algorithm(
 
 
 def test_the_best_monotone_alignments_of_long_texts_take_no_search() -> None:
-    """One for each pair of words took ten seconds for texts of 100 words, and memory that grew
-    with the square of their number."""
+    """``top_k`` calls the MAP oracle once.
+
+    A search with one call for each pair of words took ten seconds for texts of 100 words. Its
+    memory grew with the square of the number of words.
+    """
     calls = []
 
     class Counted(MonotoneAlignment):
@@ -192,7 +198,7 @@ def test_refuses_k_below_one_and_infeasible_items() -> None:
 
 
 def test_errors_name_items_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An item has its number in the batch, not in one of several calls of the oracle."""
+    """Errors give the index of an item in the batch, even if the oracle is called several times."""
     monkeypatch.setattr(k_best, "CALL_PARTS", 32)
     scores = torch.zeros(5, 4, 4)
     scores[[1, 4]] = -torch.inf

@@ -1,4 +1,4 @@
-"""The k best labelled structures, against all of them; sums over labels by folding."""
+"""The k best labelled structures, against enumeration, and sums over labels by folding."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def trees(structure: Structure, n: int) -> list[Tensor]:
 
 
 def labelled(structure: Structure, n: int, room: tuple[int, ...]) -> Tensor:
-    """All labelled members of an item, padded to ``room``, ``(M, *room, LABELS)``."""
+    """Return all labelled members of an item, padded to ``room``, as ``(M, *room, LABELS)``."""
     found = []
     for tree in trees(structure, n):
         parts = tree.nonzero()
@@ -80,7 +80,7 @@ def test_the_k_best_are_those_of_all(
         own = best.z[: len(totals), b]
         torch.testing.assert_close((own * scores[b]).flatten(1).sum(1), totals)
         assert not best.z[len(totals) :, b].any()
-        # Members of the set, each once.
+        # The structures are members of the set, and all different.
         given, listed = own.flatten(1).tolist(), members.flatten(1).tolist()
         assert all(z in listed for z in given) and len({*map(tuple, given)}) == len(given)
 

@@ -18,7 +18,8 @@ def test_gradients(scale: float) -> None:
     torch.manual_seed(1)
     lengths = torch.tensor([4, 1, 0])
     scores = torch.randn(3, 4, 3, 3, dtype=torch.float64)
-    # The best first tags lead nowhere: sums of weights lose what matters, and logarithms run.
+    # The best first tags have bad successors. Sums of weights underflow, so the kernel uses
+    # logarithms.
     scores[:, 0, 0, 0] += scale
     scores[:, 1, 0] -= 4 * scale
     scores.requires_grad_()
@@ -27,7 +28,9 @@ def test_gradients(scale: float) -> None:
 
 
 def reference(scores: np.ndarray) -> tuple[float, np.ndarray]:
-    """log Z and marginals of one item ``(n, K, K)``, on logarithms of 64 bits and more."""
+    """Return log Z and marginals of one item ``(n, K, K)``, from logarithms in long double
+    precision.
+    """
     s = scores.astype(np.longdouble)
     n, num_tags = s.shape[:2]
     left, right = np.empty((n, num_tags), s.dtype), np.zeros((n, num_tags), s.dtype)
@@ -62,7 +65,7 @@ def test_long_chains_against_a_wider_type(scale: float) -> None:
 @given(st.integers(0, 2**31), st.integers(1, 6), st.integers(1, 4), st.integers(1, 6))
 def test_top_k_is_that_of_the_general_algorithm(seed: int, n: int, num_tags: int, k: int) -> None:
     generator = np.random.default_rng(seed)
-    # Small integers: many ties.
+    # Small integers give many ties.
     scores = torch.from_numpy(generator.integers(0, 3, (2, n, num_tags, num_tags)).astype(float))
     lengths = torch.from_numpy(generator.integers(0, n + 1, 2))
     found = STRUCTURE.top_k(scores, lengths, k)

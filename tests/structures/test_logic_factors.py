@@ -23,7 +23,7 @@ from spacy_latent.structures.logic_factors import (
 )
 from tests.structures.oracles import nearest_in_hull
 
-# Each factor over parts 0 to 3, and what it says of their values.
+# Each factor over parts 0 to 3, with a predicate on their values.
 FACTORS = {
     "budget 0": (Budget([0, 1, 2, 3], 0), lambda v: v.sum() <= 0),
     "budget 2": (Budget([0, 1, 2, 3], 2), lambda v: v.sum() <= 2),
@@ -102,7 +102,7 @@ def test_the_best_values_of_one_factor_against_vertices(name: str) -> None:
     for forbidden in product([False, True], repeat=4):
         left = corners[(corners[:, list(forbidden)] == 0).all(1)]
         for scale in (0.0, 1.0, 100.0):
-            # Many whole numbers are equal.
+            # Rounding gives many equal scores.
             scores = np.round(random.normal(0.0, 1.0, size=4)) * scale
             given = torch.from_numpy(np.where(forbidden, -np.inf, scores))
             if not len(left):
@@ -136,7 +136,7 @@ def test_the_best_values_of_factors_without_a_part_in_common() -> None:
 def test_budget_meets_the_optimality_conditions(
     values: list[float], limit: int, scale: float
 ) -> None:
-    """x = clip(w − t, 0, 1) with t ≥ 0, and the budget is spent where t > 0."""
+    """The solution is x = clip(w − t, 0, 1) with t ≥ 0, and x sums to the limit if t > 0."""
     point = np.array(values) * scale
     x = project(Budget(range(len(point)), limit), point)
     assert (x >= 0).all() and (x <= 1).all() and x.sum() <= limit + 1e-9

@@ -32,7 +32,7 @@ from spacy_latent.structures.spanning_tree import SpanningTree
 
 
 class TreeOfFactors(Constraint):
-    """Factors of every kind, in a row: each shares one part with the next."""
+    """Factors of all kinds, in a chain in which neighbours share one part."""
 
     def factors(self, parts: np.ndarray) -> list[LogicFactor]:
         own = parts[parts >= 0].tolist()
@@ -51,7 +51,7 @@ class NotTheFirst(Constraint):
 
 
 def listed(graph: FactorGraph, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Marginals and the log-partition, summed over all 0/1 arrays that are members."""
+    """Return the marginals and the log-partition, as sums over all 0/1 arrays that are members."""
     size = scores[0].numel()
     every = (torch.arange(2**size)[:, None] >> torch.arange(size)) & 1
     every = every.double().view(-1, *scores.shape[1:])
@@ -94,7 +94,7 @@ def test_a_structure_beside_independent_bits_is_exact() -> None:
 
 @pytest.mark.parametrize("tree", [ProjectiveTree(), SpanningTree()], ids=lambda tree: tree.name)
 def test_trees_with_budgets_are_near(tree: Structure) -> None:
-    """Loops leave an error, which is less than half of that of leaving the budget out."""
+    """Loops cause an error that is less than half the error of marginals without the budget."""
     budget = {"few": LineBudget(1, but_first=True)}
     graph = FactorGraph({"tree": tree}, budget, loopy_iterations=200)
     scores, lengths = normal(8, 4, 4), torch.full((8,), 3)
@@ -169,7 +169,7 @@ class Given(Constraint):
         ([Budget([0, 1, 2], 1, [0, 1])], [0, 1]),
         ([Implication([0], 1, [0])], [0, 1]),
         ([OrOut([0, 1], 2, [2])], [0, 1, 2]),
-        # By what one factor makes certain for the next.
+        # One factor decides parts of the next.
         ([Xor([0, 1]), Implication([1], 2), OrOut([2, 3], 4), Budget([4], 0)], [0]),
         ([Xor([0, 1]), AtMostOne([1, 2]), OrOut([2, 3], 4), Or([4]), Budget([3], 0)], [0]),
     ],
@@ -196,7 +196,7 @@ def test_budgets_that_leave_no_tree_are_errors() -> None:
 
 
 def test_what_has_a_single_member_is_no_contradiction() -> None:
-    """All factors decide, and none of them contradicts another."""
+    """The factors decide all parts, and none contradicts another."""
     factors = [Xor([0, 1]), Implication([1], 2), OrOut([2, 3], 4), Budget([3], 0), Or([4])]
     graph = FactorGraph({"bits": Bits()}, {"own": Given(*factors)}, loopy_iterations=50)
     scores, lengths = normal(1, 5), torch.tensor([5])

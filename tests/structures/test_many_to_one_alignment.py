@@ -1,6 +1,4 @@
-"""Alignments of each word to one word beyond the contract, which test_contract.py compares with
-lists.
-"""
+"""Alignments of each word to one word: tests beyond the contract, which test_contract.py checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Sequences of merges, alone and with the decisions of a parser, against one written plainly."""
+"""Sequences of merges, with static scores and with the decisions of a parser, against plain
+references.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def scores_of():
 
 
 def static(scores, b, n):
-    """log p of each sequence of item b."""
+    """Return log p of each sequence of item b."""
     found = {}
     for places in sequences(n):
         steps = (scores[b, s, : n - 1 - s].log_softmax(0)[p] for s, p in enumerate(places))
@@ -65,7 +67,7 @@ def parser():
 
 
 def dynamic(scorer, vectors, n):
-    """log p of each sequence for one sentence: Havrylov et al. 2019, section 2.1."""
+    """Return log p of each sequence of one sentence (Havrylov et al. 2019, section 2.1)."""
     lstm, found = scorer.lstm, {}
     for places in sequences(n):
         row = [leaf(lstm, x) for x in vectors[:n]]
@@ -80,7 +82,7 @@ def dynamic(scorer, vectors, n):
 
 
 def case(kind):
-    """A structure, its scores, and for each item log p of each of its sequences."""
+    """Return a structure, its scores, and log p of each sequence of each item."""
     if kind == "static":
         scores = scores_of()
         logs = [static(scores, b, n) for b, n in enumerate(LENGTHS.tolist())]
@@ -92,7 +94,7 @@ def case(kind):
 
 
 def every(logs, b):
-    """All sequences of item b, with some sequence for the others."""
+    """Return all sequences of item b, beside an arbitrary sequence for the other items."""
     z = torch.zeros(len(logs[b]), 5, N - 1, N - 1, dtype=torch.float64)
     for k, places in enumerate(logs[b]):
         for other in range(5):
@@ -127,14 +129,14 @@ def test_gradients_of_the_parser_and_the_expected_score():
     ):
         torch.testing.assert_close(gradient, other)
         assert gradient.any()
-    # E[∇log p] = 0 for every weight.
+    # E[∇log p] is 0 for every weight.
     for gradient in torch.autograd.grad(found.detach().exp() @ found, weights):
         torch.testing.assert_close(gradient, torch.zeros_like(gradient), atol=1e-12, rtol=0)
 
 
 @KINDS
 def test_samples_have_the_probabilities(kind):
-    """8 000 samples, each frequency within four standard errors."""
+    """Each frequency among 8,000 samples is within four standard errors of its probability."""
     structure, scores, logs = case(kind)
     z = structure.sample(scores, LENGTHS, 8000, torch.Generator().manual_seed(0))
     for b in range(5):
@@ -156,7 +158,7 @@ def test_a_wide_beam_finds_the_best_and_greedy_the_next(kind):
         values = torch.stack([p.detach() for _, p in ordered])
         torch.testing.assert_close(best.scores[: len(ordered), b], values)
         assert best.scores[len(ordered) :, b].eq(-math.inf).all()
-        # The most probable first merge, then the most probable after it.
+        # The greedy choice is the most probable first merge, then the most probable merge after it.
         known = {places: p.exp().item() for places, p in logs[b].items()}
         chosen: tuple[int, ...] = ()
         for _ in range(int(LENGTHS[b]) - 1):

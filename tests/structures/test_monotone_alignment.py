@@ -1,4 +1,4 @@
-"""Monotone alignments beyond the contract, which test_contract.py compares with lists."""
+"""Monotone alignments: tests beyond the contract, which test_contract.py checks."""
 
 from __future__ import annotations
 

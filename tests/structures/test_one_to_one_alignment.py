@@ -24,12 +24,12 @@ SIZES = [(0, 0), (0, 3), (1, 1), (2, 1), (1, 4), (3, 3), (4, 2), (3, 4)]
 
 @cache
 def alignments(rows: int, columns: int, unaligned: bool) -> Tensor:
-    """Every alignment, ``(K, rows, columns)``."""
+    """Return every alignment, ``(K, rows, columns)``."""
     return torch.from_numpy(np.stack(one_to_one(unaligned)((rows, columns))))
 
 
 def padded(sizes: list[tuple[int, int]], scale: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Scores of ragged items, NaN in the padding, and lengths."""
+    """Return scores of items of several sizes, with NaN as padding, and their lengths."""
     scores = torch.full((len(sizes), 6, 5), torch.nan, dtype=torch.float64)
     for item, (rows, columns) in zip(scores, sizes):
         item[:rows, :columns] = torch.randn(rows, columns, dtype=torch.float64) * scale
@@ -72,7 +72,7 @@ def test_best_of_long_sentences(rows: int, columns: int, kind: str, unaligned: b
         np.fill_diagonal(forbidden, False)
         scores[forbidden] = -np.inf
     elif kind == "rank one":
-        # Every row wants the same columns, so that paths are long.
+        # All rows compete for the same columns, so augmenting paths are long.
         scores = np.outer(np.arange(1, rows + 1), np.arange(1, columns + 1)) - rows * columns / 4
     z = OneToOneAlignment(unaligned).map(
         torch.from_numpy(scores)[None], torch.tensor([[rows, columns]])
@@ -138,7 +138,7 @@ def test_sparsemap_of_long_sentences_is_optimal(unaligned: bool) -> None:
     scores, lengths = torch.randn(4, 25, 25), torch.tensor([[25, 25], [25, 10], [7, 25], [25, 25]])
     solution = structure.sparsemap(scores, lengths)
     assert (solution.gap <= 1e-6).all()
-    # The gap anew: no alignment is better under the gradient s − μ than μ itself.
+    # Compute the gap anew: under the gradient s − μ, no alignment has a higher score than μ.
     gradient = scores.double() - solution.mean
     best = structure.map(gradient, lengths)
     gap = structure._total(best - solution.mean, gradient, lengths)
@@ -169,7 +169,8 @@ def test_sinkhorn_satisfies_its_optimality_conditions(unaligned: bool, scale: fl
             if must and not unaligned:
                 torch.testing.assert_close(sums, torch.ones_like(sums))
         assert (item[own.isneginf()] == 0).all()
-        # s − log P is a price for each row and one for each column, which only full ones pay.
+        # s − log P is the sum of a price for each row and for each column. If rows may be
+        # unaligned, only full ones have a price.
         free = ~own.isneginf()
         surplus = (own - item.log())[free]
         at = free.nonzero()
@@ -208,7 +209,9 @@ def test_sinkhorn_tends_to_the_best() -> None:
 
 
 def test_gumbel_sinkhorn_is_sinkhorn_of_noisy_scores() -> None:
-    """With pairs of different sizes, ties, a forbidden pair, one word and none."""
+    """The batch has pairs of different sizes, ties, a forbidden pair, a single word and an empty
+    text.
+    """
     structure, lengths = OneToOneAlignment(), torch.tensor([[3, 4], [2, 2], [1, 1], [0, 2]])
     torch.manual_seed(0)
     scores = torch.randn(4, 3, 4, dtype=torch.float64)
@@ -230,7 +233,7 @@ def test_gumbel_sinkhorn_is_sinkhorn_of_noisy_scores() -> None:
     (wanted,) = torch.autograd.grad((expected.mean(0) * upstream).sum(), scores)
     torch.testing.assert_close(gradient, wanted)
     assert gradient.isfinite().all() and gradient[0].any() and gradient[1].any()
-    # The noise breaks ties, and lengths and forbidden pairs are as without it.
+    # Noise breaks ties. It changes neither the lengths nor the forbidden pairs.
     assert not torch.allclose(draw.z[0, 1], draw.z[1, 1])
     assert (draw.z[:, 0, 0, 1] == 0).all() and (draw.z[:, 3] == 0).all()
     assert (draw.z[:, 2, 0, 0] == 1).all()
@@ -302,7 +305,7 @@ def test_bad_input(operation: str) -> None:
     with pytest.raises(InvalidScores, match="floating-point"):
         run(scores.long(), lengths)
     scores[1, :2, :2] = scores[1, 2, 2] = -torch.inf
-    # Two words left for three partners, then only one.
+    # First two partners remain for three words, then only one does.
     run(scores.clone().index_fill_(0, torch.tensor([1]), 0.0), lengths)
     scores[1, :, 2] = -torch.inf
     with pytest.raises(InfeasibleError) as caught:
@@ -340,7 +343,7 @@ def test_dtypes_and_layout(unaligned: bool) -> None:
 
 @pytest.mark.parametrize("unaligned", [False, True])
 def test_sinkhorn_of_an_item_is_the_same_beside_any_other(unaligned: bool) -> None:
-    """Also of one that is done after fewer steps than those beside it."""
+    """An item that converges early gets the same result beside items that need more steps."""
     torch.manual_seed(0)
     scores, lengths = padded([(3, 4), (4, 2), (5, 5), (0, 3)])
     scores[2] *= 20.0

@@ -1,4 +1,4 @@
-"""The operators of each family of structures against the rules of PyTorch."""
+"""The operators of each family of structures, against ``opcheck`` of PyTorch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import library
 from spacy_latent.kernels.autograd import operators
 
 
-# The last: whether sums save arrays that are written whole, and so can be compared.
+# The last parameter says whether sums save fully written arrays, which can be compared.
 @pytest.mark.parametrize(
     ("family", "shape", "lengths", "settings", "saved"),
     [

@@ -1,4 +1,4 @@
-"""Every structure computes half precision in single, and gives it back."""
+"""Every structure computes half precision in single precision, and returns half precision."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_differences_of_large_numbers_are_rounded_once(
         assert own.dtype == dtype
         torch.testing.assert_close(own, exact.to(dtype), rtol=0, atol=0)
         assert operation == "log_prob" or bool((own >= 0).all())
-    # These distributions are nearly equal, so that single precision would have no digits left.
+    # These distributions are nearly equal, so single precision would have no digits left.
     near = p.double() + 1e-4 * scores.double()
     expected = structure.kl(p.double(), near, lengths)
     found = structure.kl(p.float(), near.float(), lengths)
@@ -104,7 +104,7 @@ def test_counting_refuses_what_is_no_number(structure: Structure) -> None:
         given[(1, *used)] = value
         with pytest.raises(InvalidScores, match=r"\[1\]"):
             structure.log_count(given, lengths)
-        # At padding they change nothing.
+        # Invalid numbers in padding change nothing.
         shorter = lengths.clone()
         shorter[1] = shorter[1] - 2
         given = scores.clone()
@@ -137,8 +137,8 @@ def test_marginals_at_large_scores_are_probabilities_or_an_error(
     mask = structure.part_mask(scores, lengths).expand_as(scores)
     large = size * scores.double()
     best = structure.map(large, lengths)
-    # One structure is much better than the others; many are the best; one number is large, and the
-    # others are as usual.
+    # In the first case one structure is much better than the others. In the second many are equally
+    # good. In the third one score is large, and the others are ordinary.
     ties = size * scores.round().double()
     one = scores.double()
     one[1][mask[1]] = torch.where(scores[1][mask[1]] > 1, size, scores[1][mask[1]].double())

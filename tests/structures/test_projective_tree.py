@@ -45,7 +45,9 @@ def test_gradients(single_root: bool, scale: float) -> None:
 def reference(
     scores: np.ndarray, along: np.ndarray, single_root: bool
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """Log-partition, marginals and the Hessian times ``along``, on logarithms alone."""
+    """Return the log-partition, the marginals and the Hessian times ``along``, from logarithms
+    alone.
+    """
     n = len(scores) - 1
     padded, change = np.full((n + 2, n + 2), -np.inf), np.zeros((n + 2, n + 2))
     padded[: n + 1, : n + 1] = scores
@@ -66,8 +68,8 @@ def reference(
     return arcs.sum() + total, out[: n + 1, : n + 1], products[: n + 1, : n + 1]
 
 
-# Some of these fit float64 with weights over the sums of their columns, some with weights over the
-# score of the best tree, and some do not fit.
+# Some of these sums fit into float64 with weights relative to the sums of their columns. Others fit
+# with weights relative to the best tree, and some do not fit.
 @pytest.mark.parametrize(
     "n, scale",
     [
@@ -94,7 +96,9 @@ def test_long_sentences_agree_with_logarithms(n: int, scale: float, single_root:
 
 
 def test_peaked_scores_that_fit_together_need_no_exponents() -> None:
-    """Each token is sure of the one before it: the number of trees says nothing of their sum."""
+    """Each token has one likely head, the token before it. The number of trees does not bound their
+    sum.
+    """
     scores = torch.zeros(1, 301, 301, dtype=torch.float64)
     scores[0, range(300), range(1, 301)] = 30.0
     lengths = torch.tensor([300])
@@ -105,7 +109,7 @@ def test_peaked_scores_that_fit_together_need_no_exponents() -> None:
 @pytest.mark.parametrize("batch", [1, 8])
 @pytest.mark.parametrize("single_root", [False, True])
 def test_a_sum_that_float64_holds_with_few_digits_only(single_root: bool, batch: int) -> None:
-    """The arcs that leave the others without weight do not fit together."""
+    """The arcs of score 0, which make the others underflow, form no tree."""
     scores = torch.full((1, 4, 4), -torch.inf, dtype=torch.float64)
     scores[0, 0, 2] = scores[0, 2, 1] = scores[0, 2, 3] = -245.0
     scores[0, 3, 1] = scores[0, 1, 3] = scores[0, 1, 2] = 0.0
@@ -129,7 +133,7 @@ def test_scores_of_a_thousand_over_200_tokens() -> None:
 
 @pytest.mark.parametrize("batch", [1, 8])
 def test_the_change_of_a_sum_near_the_smallest_number(batch: int) -> None:
-    """A sum over spans of 1e-290 has a relative change that float64 does not hold."""
+    """A sum over spans of about 1e-290 has a relative change that float64 cannot represent."""
     torch.manual_seed(3)
     for _ in range(109):
         scores = 300 * torch.randn(256, 13, 13, dtype=torch.float64)
@@ -144,7 +148,7 @@ def test_the_change_of_a_sum_near_the_smallest_number(batch: int) -> None:
 
 @pytest.mark.parametrize("single_root", [False, True])
 def test_samples_where_numbers_do_not_hold_the_charts(single_root: bool) -> None:
-    """All tokens prefer heads that do not fit together."""
+    """All tokens prefer heads that form no tree, and the charts underflow."""
     structure = ProjectiveTree(single_root=single_root)
     torch.manual_seed(0)
     scores, lengths = 3000 * torch.randn(4, 41, 41, dtype=torch.float64), torch.tensor([40] * 4)
@@ -153,10 +157,10 @@ def test_samples_where_numbers_do_not_hold_the_charts(single_root: bool) -> None
 
 
 def test_no_warning_of_what_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gradient of marginals has no log-partition: what memory held before is not cast."""
+    """The gradient of marginals needs no log-partition, so its uninitialized memory is not cast."""
 
     class Dirty:
-        """NumPy, whose new memory is full of what no float32 holds."""
+        """A NumPy whose ``empty`` returns arrays full of numbers beyond the range of float32."""
 
         def __getattr__(self, name: str) -> object:
             return full if name == "empty" else getattr(np, name)

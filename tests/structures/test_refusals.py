@@ -1,6 +1,4 @@
-"""Input that does not fit is refused with a sentence, and so is a structure that leaves methods
-out.
-"""
+"""Errors for input of a wrong shape or type, and for structures that lack methods."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ SUMS = frozenset({"log_partition", "marginals", "entropy", "log_prob"})
 
 
 class Whole(Structure):
-    """All items: a set of one."""
+    """The set whose only member has all items."""
 
     part_axes = 1
     tractable = SUMS
@@ -75,7 +73,7 @@ def test_a_set_of_one_keeps_the_contract() -> None:
 
 
 class Pairs(Structure):
-    """The first item or none, summed without care for −inf."""
+    """A structure whose log-partition adds −inf to masked scores, so its gradient there is NaN."""
 
     part_axes = 1
     tractable = SUMS
@@ -93,14 +91,14 @@ def test_a_log_partition_without_a_gradient_is_named() -> None:
     for operation in ("marginals", "entropy"):
         with pytest.raises(LatentError, match=r"_log_partition.*\[1\]"):
             getattr(Pairs(), operation)(scores, LENGTHS)
-    # At what is no part nobody sees it.
+    # NaN in the gradient of padding has no effect.
     Pairs().log_partition(scores, LENGTHS).sum().backward()
     assert scores.grad is not None and scores.grad.isfinite().all()
     forbidden = torch.tensor([[0.5, -torch.inf, 0.1], [1.0, 2.0, 0.0]], requires_grad=True)
     total = Pairs().log_partition(forbidden, LENGTHS)
     with pytest.raises(LatentError, match="NaN"):
         total.sum().backward()
-    # It is not the structure's where it comes from behind.
+    # NaN from the upstream gradient is not blamed on the structure.
     (gradient,) = torch.autograd.grad(
         Whole().log_partition(scores, LENGTHS), scores, torch.tensor([torch.nan, 1.0])
     )
@@ -131,7 +129,7 @@ SHARED = [
 @pytest.mark.parametrize("structure", SHARED, ids=lambda structure: structure.name)
 def test_entropy_and_divergence_are_without_what_all_structures_have(structure: Structure) -> None:
     scores, lengths = scores_for(structure, 4, 2)
-    # Numbers that keep all digits beside the offset.
+    # Rounded scores keep all digits beside the offset.
     p, q = ((8 * each).round().double() / 8 for each in (scores, 2 * scores.flip(0)))
     leaf = p.clone().requires_grad_()
     expected = structure.entropy(leaf, lengths)
@@ -234,7 +232,7 @@ def test_structures_are_not_broadcast(operation: str) -> None:
 
 
 def test_scores_without_a_root_are_told_where_it_belongs() -> None:
-    # As torch-struct has them, with the scores of roots on the diagonal.
+    # The layout of torch-struct, with the scores of roots on the diagonal.
     for tree in (ProjectiveTree(), SpanningTree()):
         with pytest.raises(InvalidScores, match=r"lengths are 5.*0 to 4.*root.*from_diagonal"):
             tree.marginals(torch.randn(2, 5, 5), torch.tensor([5, 5]))
@@ -256,7 +254,7 @@ def test_one_length_for_two_axes_is_told_of_the_other(structure: Structure) -> N
         structure.map(scores, torch.tensor([4, 3]))
     with pytest.raises(InvalidScores, match=r"lengths\[:, 1\] lie between 2 and 4.*0 to 3\.$"):
         structure.map(scores, torch.tensor([[3, 4], [4, 2]]))
-    # It is too long for both axes, so a second length would not help.
+    # The length exceeds both axes, so a hint at a second length would not help.
     with pytest.raises(InvalidScores, match=r"lie between 3 and 5.*0 to 3\.$"):
         structure.map(scores, torch.tensor([5, 3]))
     assert structure.map(scores, torch.tensor([[4, 3], [3, 2]])).shape == scores.shape
@@ -285,7 +283,7 @@ def test_names_of_other_libraries_are_told_those_of_the_methods(name: str, inste
 
 
 class Broken(Whole):
-    """Its property has an error of its own."""
+    """A structure with a property that raises an ``AttributeError`` of its own."""
 
     @property
     def size(self) -> int:
@@ -302,7 +300,7 @@ def test_an_attribute_that_is_missing_is_the_one_in_the_error() -> None:
 
 
 class WithParameter(KOfN, torch.nn.Module):
-    """A structure that is a module of torch's, too."""
+    """A structure that is also a module of torch."""
 
     def __init__(self) -> None:
         torch.nn.Module.__init__(self)
@@ -336,7 +334,7 @@ def test_other_shapes_and_counts() -> None:
 
 
 class NoneNamed(Whole):
-    """Whose errors name no item: to ask again without these would never end."""
+    """A structure whose errors name no item. A loop that drops the named items would never end."""
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         self.raise_infeasible([])
@@ -352,7 +350,7 @@ def test_an_error_that_names_no_item_ends_a_search() -> None:
 
 
 class OfAnotherShape(Whole):
-    """Whose best structures lack the last part."""
+    """A structure whose ``_map`` returns results of a wrong shape or type."""
 
     def __init__(self, given: Callable[[Tensor], Any]) -> None:
         self.given = given

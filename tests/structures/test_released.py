@@ -1,4 +1,4 @@
-"""Sets of structures that training begins with: which follow which, and when."""
+"""Sets of structures with which training begins: their order, and when each is replaced."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_releases_one_after_another_however_they_are_nested() -> None:
 
 @pytest.mark.parametrize("end", [4, 5])
 def test_stages_without_an_update_are_refused(end: int) -> None:
-    """Over before they begin, or begun when what follows has begun."""
+    """A stage is refused if it ends before it begins, or begins when the next has already begun."""
     over = r"ProjectiveTree.*no update"
     with pytest.raises(LatentError, match=over):
         release(SHORT, release(EARLIER, FREE, 4), end)
@@ -128,7 +128,7 @@ def test_a_set_of_trees_covers_another_only_where_enumeration_says_so() -> None:
         if larger.covers(smaller):
             told += 1
             assert members <= all_members, (larger, smaller)
-    # Two settings of three kinds have three pairs each, directions five, and lengths six.
+    # Two settings of three kinds have three pairs each, directions have five, and lengths have six.
     assert told == 3 * 3 * 5 * 6
 
 

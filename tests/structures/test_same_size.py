@@ -1,4 +1,4 @@
-"""Offsets that are common to all items of a text."""
+"""Offsets that all items of a text have in common."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spacy_latent.structures.items import ItemSet
 
 
 class FirstOrOthers(ItemSet):
-    """The first of three items, or the two others: incomparable, and not of one size."""
+    """The first of three items, or the two others: incomparable sets of different sizes."""
 
     incomparable = True
 

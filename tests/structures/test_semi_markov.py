@@ -37,7 +37,7 @@ def arrays_of(n: int, num_labels: int) -> Tensor:
 
 
 def totals_of(sequences: list[Segments], own: Tensor, bound: tuple[Tensor, ...]) -> Tensor:
-    """Scores of the segmentations of one item, plainly."""
+    """Return the scores of the given segmentations of one item."""
     transitions, start, end = bound
     totals = []
     for segments in sequences:
@@ -58,7 +58,7 @@ def test_everything_against_enumeration(num_labels: int, scale: float) -> None:
     torch.manual_seed(0)
     for n in range(6):
         own = torch.randn(n, LONGEST, num_labels, dtype=torch.float64) * scale
-        # What would end beyond the item is no part of it.
+        # Segments that would end beyond the item are no parts of it.
         own[torch.arange(n)[:, None] + torch.arange(LONGEST) >= n] = torch.nan
         bound = tuple(given.requires_grad_() for given in random_bound(num_labels, scale))
         totals = totals_of(all_of(n, num_labels), own.requires_grad_(), bound)

@@ -1,4 +1,4 @@
-"""Transitions of a shift-reduce parser, against a parser written plainly and all its trees."""
+"""Transitions of a shift-reduce parser, against a plain parser that lists all trees."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def scores_of(batch=1, n=N, dtype=torch.float64):
 
 
 def all_parses(scores, n):
-    """Every tree of n words as its set of spans, with its log-probability, by trying both."""
+    """Return every tree of n words as its set of spans, with its log-probability.
+
+    At each step both transitions are tried.
+    """
     found = {}
 
     def go(stack, shifted, spans, log_prob):
@@ -64,7 +67,7 @@ def every_tree(scores, n=N):
 
 
 def test_the_expected_score_is_zero():
-    """E[∇log p] = 0, exactly, and so not for one tree."""
+    """E[∇log p] is exactly 0, and the gradient for one tree is not."""
     scores = scores_of().requires_grad_()
     z, _ = every_tree(scores[0].detach())
     log_prob = ShiftReduce().log_prob(z[:, None], scores, torch.tensor([N]))[:, 0]
@@ -125,7 +128,9 @@ def test_a_wide_beam_has_all_trees_in_order():
 
 
 def test_a_beam_keeps_the_best_prefixes():
-    """The better of the first steps leads to a choice between two trees, the other to one."""
+    """The better first step leads to a choice between two trees, and the worse one to a single
+    tree.
+    """
     scores = torch.full((1, 5, 5), -9.0, dtype=torch.float64)
     scores[0, 0, 1], scores[0, 2, 3], scores[0, 1, 2:4] = 0.1, 0.0, 9.0
     lengths = torch.tensor([5])
@@ -188,7 +193,7 @@ def test_straight_through_over_the_best_is_its_definition(structure):
     values = torch.randn(3, size, size, dtype=torch.float64)
     draw = BestStraightThrough(k=4)(structure, scores, lengths, True)
     assert draw.padding is not None and draw.weights[0].eq(1).all()
-    # The loss of each structure is some number; the loss of the draw is their weighted sum.
+    # The loss of the draw is the weighted sum of losses of its structures.
     losses = torch.tanh((draw.z * values).sum((-2, -1)))
     (found,) = torch.autograd.grad((draw.weights * losses).sum(), scores)
     best = structure.top_k(scores.detach(), lengths, 4)

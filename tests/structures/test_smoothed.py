@@ -1,4 +1,4 @@
-"""Smoothed dynamic programs: their definition, and what they are not."""
+"""Smoothed dynamic programs: their definition, and differences from other relaxations."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ BOTH = pytest.mark.parametrize("regularizer", ["entropic", "quadratic"])
 
 
 def by_hand(scores: Tensor, rows: int, columns: int, operator: object) -> Tensor:
-    """The recursion over cells, one at a time."""
+    """Run the recursion over cells, one at a time."""
     value: dict[tuple[int, int], Tensor] = {}
     for i in range(rows):
         for j in range(columns):
@@ -122,7 +122,7 @@ def test_the_quadratic_recursion_over_cells() -> None:
 
 
 def matches_by_hand(scores: Tensor, operator: Callable[[Tensor], Tensor]) -> Tensor:
-    """The recursion over matches, one cell at a time."""
+    """Run the recursion over matches, one cell at a time."""
     rows, columns = scores.shape
     zero, none = scores.new_zeros(()), scores.new_full((), -torch.inf)
     value = {(i, j): zero for i in range(rows + 1) for j in range(columns + 1)}
@@ -138,7 +138,7 @@ def matches_by_hand(scores: Tensor, operator: Callable[[Tensor], Tensor]) -> Ten
 def segments_by_hand(
     scores: Tensor, bound: tuple[Tensor, ...], operator: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """The recursion over segments, one position and label at a time."""
+    """Run the recursion over segments, one position and label at a time."""
     positions, longest, count = scores.shape
     transitions, start, end = bound
     before = {0: start}
@@ -156,7 +156,11 @@ def segments_by_hand(
 
 
 def runs_by_hand(structure: Runs, scores: Tensor, operator: Callable[[Tensor], Tensor]) -> Tensor:
-    """The recursion over items, from the last to the first: values of what is still to choose."""
+    """Run the recursion over items, from the first to the last.
+
+    The table has a value for each number of chosen items, number of runs, and choice of the last
+    item.
+    """
     length, none = len(scores), scores.new_full((), -torch.inf)
     table = {(0, 0, last): scores.new_zeros(()) for last in (False, True)}
     table[0, 0, True] = none
@@ -200,23 +204,23 @@ def test_the_quadratic_recursions_of_other_structures(gamma: float) -> None:
 
 
 def most_excess(ways: int, regularizer: str, gamma: float = 1.0) -> float:
-    """The largest excess of max_Ω over max of so many numbers, reached if they are equal."""
+    """Return the largest excess of max_Ω over max for ``ways`` numbers. Equal numbers reach it."""
     return gamma * (np.log(ways) if regularizer == "entropic" else 0.5 * (1 - 1 / ways))
 
 
 def longest_walk(structure: Structure, shape: torch.Size, sizes: list[int]) -> list[int]:
-    """How many numbers each maximum on a longest walk of an item is over, at most."""
+    """Return the largest number of arguments of each maximum on a longest walk of an item."""
     if min(sizes) == 0:
         return []
     if isinstance(structure, MonotoneAlignment):
         rows, columns = sizes
-        # A set of matches has one maximum for each row, and one for each column but the first.
+        # A set of matches has one maximum for each row, and one for each column except the first.
         return [3] * (rows + columns - 2) if structure.moves == "dtw" else [2] * (sum(sizes) - 1)
     if isinstance(structure, Runs):
         counts = 1 if structure.exactly else structure.k + 1
         return [2] * sizes[0] + [2 * counts * (structure.runs + 1)]
     if isinstance(structure, SemiMarkov):
-        # All segments have one position.
+        # On a longest walk, all segments have one position.
         return list(shape[1:]) * sizes[0]
     return [shape[-1]] * sizes[0]
 
@@ -226,8 +230,9 @@ def longest_walk(structure: Structure, shape: torch.Size, sizes: list[int]) -> l
 def test_values_are_convex_and_near_the_best_score(
     structure: Structure, scores: Tensor, lengths: Tensor, regularizer: str
 ) -> None:
-    """Between the best score and this plus the excess of each maximum on a longest walk (Mensch
-    and Blondel 2018)."""
+    """The value lies between the best score and this score plus the excess of each maximum on a
+    longest walk (Mensch and Blondel 2018).
+    """
     gamma = 0.8
 
     def value(given: Tensor) -> Tensor:
@@ -251,7 +256,9 @@ def test_values_are_convex_and_near_the_best_score(
 
 @BOTH
 def test_equal_scores_reach_the_bound(regularizer: str) -> None:
-    """If every walk is a longest one, all of whose maxima are over equal numbers."""
+    """The bound is reached if every walk is a longest one, and all its maxima are over equal
+    numbers.
+    """
     chain = torch.zeros(1, 5, 4, 4, dtype=torch.float64)
     cases: list[tuple[Structure, Tensor, Tensor, list[int]]] = [
         (LinearChain(), chain, torch.tensor([5]), [4] * 5),
@@ -292,7 +299,7 @@ def test_quadratic_smoothing_is_not_sparsemap() -> None:
     smooth = smoothed_expectation(structure, scores, lengths, "quadratic")
     sparse = structure.sparsemap(scores, lengths).mean
     assert (smooth - sparse).abs().max() > 0.05
-    # But sparse it is, where the entropic one is not.
+    # Quadratic smoothing gives zeros, and entropic smoothing does not.
     sharp = smoothed_expectation(structure, 10 * scores, lengths, "quadratic")
     assert (sharp == 0).any() and (structure.marginals(10 * scores, lengths) > 0).all()
 
@@ -329,7 +336,9 @@ def samples(
 
 
 def differ(found: Tensor, expected: Tensor) -> Tensor:
-    """Frequencies of draws that are more than five standard errors from probabilities."""
+    """Return a mask of the frequencies that are more than five standard errors from their
+    probability.
+    """
     error = (expected * (1 - expected)).clamp_min(0.0).div(DRAWS).sqrt()
     return (found - expected).abs() > 5 * error + 1.0 / DRAWS
 
@@ -368,7 +377,7 @@ def test_samples_of_the_entropic_walk_have_a_gibbs_distribution(
 
 
 def test_samples_of_the_quadratic_walk_have_the_products_of_their_steps() -> None:
-    """Not only the means of parts: the probability of each path, the last tag drawn first."""
+    """The probability of each path is the product of its steps, with the last tag drawn first."""
     torch.manual_seed(6)
     scores = torch.randn(1, 3, 2, 2, dtype=torch.float64).clamp(-0.6, 0.6)
     operator = maximum("quadratic", 1.0)
@@ -390,7 +399,7 @@ def test_samples_of_the_quadratic_walk_have_the_products_of_their_steps() -> Non
 
 
 def test_a_choice_without_probability_is_never_drawn() -> None:
-    """A score that is γ below the best has no share, be it the first or the last one."""
+    """A score that is γ below the best is never drawn, at any place in the row."""
     scores = torch.tensor([[[-1.0, 0.0, -1.0, 0.0, -1.0]]], dtype=torch.float64)
     z = samples(TagSequence(), scores, torch.tensor([1]), "quadratic", gamma=1.0)
     assert z[:, 0, 0].sum(0)[[0, 2, 4]].sum() == 0 and not differ(
@@ -412,7 +421,9 @@ def test_samples_repeat_with_their_generator_alone() -> None:
 
 
 def test_samples_of_nothing() -> None:
-    """No items, no positions, or lengths of 0: one empty structure."""
+    """A batch without items, without positions or with lengths of 0 has one empty structure per
+    item.
+    """
     for shape, lengths in (
         ((0, 2, 3, 3), torch.zeros(0, dtype=torch.long)),
         ((2, 0, 3, 3), torch.tensor([0, 0])),
@@ -425,7 +436,7 @@ def test_samples_of_nothing() -> None:
 def recursion(
     structure: Structure, scores: Tensor, lengths: Tensor, regularizer: str, gamma: float
 ) -> Tensor:
-    """The recursion as it is defined, by operations of torch."""
+    """Run the recursion of the definition, in operations of torch."""
     masked, lengths = structure.masked(scores, lengths)
     return structure.smoothed_maximum(masked, lengths, maximum(regularizer, gamma))  # type: ignore[attr-defined,arg-type]
 
@@ -433,7 +444,7 @@ def recursion(
 def derivatives(
     function: Callable[..., Tensor], scores: Tensor, *arguments: object
 ) -> tuple[Tensor, ...]:
-    """Values; the gradient of a weighted sum of them; and the product with its Hessian."""
+    """Return the values, the gradient of a weighted sum of them, and its Hessian times a vector."""
     leaf = scores.clone().requires_grad_()
     value = function(arguments[0], leaf, *arguments[1:])
     weights = torch.arange(1, len(value) + 1).to(value)
@@ -453,7 +464,7 @@ def test_kernels_do_what_the_recursion_says(regularizer: str, scale: float, forb
     chain = scale * torch.randn(5, 9, 6, 6, dtype=torch.float64)
     cells = scale * torch.randn(5, 9, 7, dtype=torch.float64)
     if forbids:
-        # Two in three are forbidden, except parts that leave one path open.
+        # Two in three transitions are forbidden, except the transitions of one path.
         chain = torch.where(torch.rand_like(chain) < 0.66, -torch.inf, chain)
         chain[..., 0, 0] = -scale
         cells = torch.where(torch.rand_like(cells) < 0.3, -torch.inf, cells)
@@ -492,8 +503,7 @@ def test_scores_of_neighbours_have_their_gradients() -> None:
 
 
 def test_scores_as_large_as_the_threshold() -> None:
-    """Rounding says now that such a tag has a share, now that it has none: the search ends, and
-    shares add up."""
+    """Rounding decides whether such a tag has a share. The search still ends, shares sum to 1."""
     generator = np.random.default_rng(0)
     rows = np.full((1000, 12), -2.0)
     rows[:, 0], rows[:, 1:7] = 0.0, -0.6 * generator.random((1000, 6))
@@ -519,7 +529,7 @@ def test_scores_as_large_as_the_threshold() -> None:
 
 
 class Numbers(TorchDispatchMode):
-    """How many numbers operations of torch wrote."""
+    """A mode that counts the elements that operations of torch write."""
 
     count = 0
 
@@ -527,7 +537,7 @@ class Numbers(TorchDispatchMode):
         self, func: object, types: object, args: tuple = (), kwargs: dict | None = None
     ) -> object:
         result = func(*args, **(kwargs or {}))  # type: ignore[operator]
-        # A view, or several, writes none.
+        # Views write nothing.
         if isinstance(result, Tensor) and not result._is_view():
             self.count += result.numel()
         return result
@@ -546,8 +556,9 @@ class Numbers(TorchDispatchMode):
     ids=str,
 )
 def test_work_grows_with_the_number_of_parts(structure: Structure) -> None:
-    """The work of the gradient grows in the same way. The gradient of an index into all scores, at
-    each step, would be as large as the scores.
+    """The work of the recursion and its gradient is linear in the number of parts.
+
+    The gradient of an index into all scores, at each step, would be as large as the scores.
     """
     counts, parts = [], []
     for n in (10, 20, 40):
@@ -605,7 +616,7 @@ def test_structures_without_a_recursion_are_refused() -> None:
 def test_losses_are_exact_beside_what_all_structures_have_in_common(
     structure: Structure, scores: Tensor, lengths: Tensor, regularizer: str
 ) -> None:
-    # Single precision has three digits left for what totals of 5e4 differ by.
+    # Totals are about 5e4, so single precision leaves three digits for their differences.
     parts = structure.part_mask(scores, lengths)
     given = torch.where(parts, 8192.0 + scores.float(), scores.float())
     gold = structure.map(torch.randn_like(given), lengths)

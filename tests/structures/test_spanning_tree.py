@@ -31,7 +31,8 @@ def test_gradients(single_root: bool, scale: float) -> None:
     lengths = torch.tensor([4, 2, 0])
     scores = torch.randn(3, 5, 5, dtype=torch.float64) * scale
     if scale > 1:
-        # Tokens 1 and 2 prefer each other, the other scores leave something to decide.
+        # Tokens 1 and 2 prefer each other. The other scores are moderate, so several trees have
+        # weight.
         scores = torch.randn(3, 5, 5, dtype=torch.float64)
         scores[:, 1, 2] += scale * 2
         scores[:, 2, 1] += scale * 2
@@ -88,7 +89,7 @@ def test_samples_have_the_marginals(single_root: bool, scale: float) -> None:
     structure = SpanningTree(single_root)
     torch.manual_seed(4)
     scores = torch.randn(2, 5, 5, dtype=torch.float64) * scale
-    # A pair that prefers each other.
+    # Tokens 1 and 2 prefer each other.
     scores[1, 1, 2] = scores[1, 2, 1] = 60.0
     lengths = torch.tensor([4, 3])
     samples = structure.sample(scores, lengths, 4000, torch.Generator().manual_seed(0))
@@ -115,7 +116,7 @@ def test_samples_have_the_distribution_of_trees(single_root: bool, kind: str) ->
         if kind == "forbidden" and n > 2:
             scores[0, 1, 2] = scores[0, 0, n] = -torch.inf
         if kind == "underflow" and n > 2:
-            # All but one token prefer a circle, by more than float64 can tell.
+            # All tokens except one prefer heads in a cycle, by more than float64 can represent.
             scores[0, :, 1:n] -= 2000.0
             for token in range(1, n):
                 scores[0, token % (n - 1) + 1, token] += 2000.0
@@ -136,7 +137,8 @@ def test_samples_have_the_distribution_of_trees(single_root: bool, kind: str) ->
 
 
 def test_samples_of_long_texts_whose_tokens_prefer_each_other() -> None:
-    # Three words repeat, and each prefers one of the others by far: most choices are no tree.
+    # Three words repeat, and each strongly prefers one of the others as head. Independently chosen
+    # heads are rarely a tree.
     scores = torch.zeros(1, 91, 91, dtype=torch.float64)
     word = torch.arange(91) % 3
     scores[0, (word[:, None] + 1) % 3 == word] = 25.0
@@ -150,7 +152,8 @@ def test_samples_of_long_texts_whose_tokens_prefer_each_other() -> None:
             above = torch.where(above > 0, heads[above], 0)
         assert (sample.sum(0)[1:] == 1).all() and (above == 0).all()
     expected = SpanningTree().marginals(scores, lengths)[0]
-    # Independent heads have the same shares for most words, but no root: five standard errors.
+    # Five standard errors. Independent heads would have the same shares for most words, but no
+    # root.
     error = (expected * (1 - expected) / 400).sqrt()
     assert ((samples[:, 0].mean(0) - expected).abs() <= 5 * error + 1e-3).all()
     assert (samples[:, 0, 0].sum(1) >= 1).all()
@@ -158,7 +161,7 @@ def test_samples_of_long_texts_whose_tokens_prefer_each_other() -> None:
 
 def test_samples_are_refused_where_some_token_cannot_be_reached() -> None:
     scores = torch.zeros(2, 5, 5)
-    # Tokens 1 and 2 have each other alone.
+    # Tokens 1 and 2 can only head each other.
     scores[1, [0, 3, 4], 1:3] = -torch.inf
     with pytest.raises(InfeasibleError, match="item"):
         SpanningTree().sample(scores, torch.tensor([4, 4]))
@@ -249,8 +252,11 @@ def test_one_score_far_below_the_others_does_not_blur_the_single_root(dtype: tor
 def exact(
     scores: np.ndarray, along: np.ndarray | None = None, single_root: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Marginals, and the product of the Hessian with ``along``, from the inverse of the Laplacian
-    in 250 digits. With a single root: in the limit of small weights of its arcs."""
+    """Return marginals, and the product of the Hessian with ``along``, in 250 digits.
+
+    They come from the inverse of the Laplacian. For a single root, all root arcs have a weight of
+    nearly 0.
+    """
     mpmath.mp.dps = 250
     n = len(scores) - 1
     weights, change = mpmath.matrix(n + 1, n + 1), mpmath.matrix(n + 1, n + 1)
@@ -305,7 +311,7 @@ def test_marginals_keep_their_digits_however_small(scale: float, single_root: bo
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [1.0, 5.0, 20.0, 40.0])
 def test_products_against_many_digits(scale: float, dtype: torch.dtype, single_root: bool) -> None:
-    """Ragged. At the larger scales some items are left to the elimination."""
+    """Lengths differ. At the larger scales some items are solved by elimination."""
     structure, generator = SpanningTree(single_root), np.random.default_rng(9)
     lengths = torch.tensor([12, 3, 9, 1, 12, 8, 0, 7])
     given = torch.full((len(lengths), 14, 14), torch.nan, dtype=dtype)
@@ -336,7 +342,7 @@ def test_products_against_many_digits(scale: float, dtype: torch.dtype, single_r
 
 
 def of_pairs(n: int, gap: float) -> np.ndarray:
-    """Scores of n tokens of which pairs prefer each other."""
+    """Return scores of n tokens in pairs. The tokens of a pair prefer each other as heads."""
     scores = np.random.default_rng(n).normal(size=(n + 1, n + 1))
     first = np.arange(1, n, 2)
     scores[first, first + 1] += gap
@@ -349,7 +355,7 @@ def of_pairs(n: int, gap: float) -> np.ndarray:
 def test_pairs_that_prefer_each_other_need_no_logarithms(
     gap: float, roots: int, single_root: bool
 ) -> None:
-    """Heads chosen one by one form a tree in one of 1e200 cases and more."""
+    """Independently chosen heads are a tree with a probability of about 1e-200 or less."""
     n, structure = 17, SpanningTree(single_root)
     scores, along = of_pairs(n, gap), np.random.default_rng(0).normal(size=(n + 1, n + 1))
     scores[0, 1 : n + 1 - roots] = -np.inf
@@ -377,7 +383,7 @@ def test_pairs_that_prefer_each_other_need_no_logarithms(
 
 
 def test_weights_that_are_lost_are_still_counted_by_logarithms() -> None:
-    """All trees have an arc of each pair from outside, of which some are below the range."""
+    """Every tree has an arc from outside into each pair, and some of these weights underflow."""
     n = 8
     scores = of_pairs(n, 500.0)
     scores[1:, 5] -= 400.0
@@ -389,8 +395,10 @@ def test_weights_that_are_lost_are_still_counted_by_logarithms() -> None:
 
 @pytest.mark.parametrize("single_root", [False, True])
 def test_cycles_within_cycles_that_are_hardly_ever_left(single_root: bool) -> None:
-    """A scorer that multiplies features of head and modifier may learn this: all tokens have the
-    same best heads, so that pivots of 1e-100 and less follow each other.
+    """All tokens have the same best heads, so cycles are nested, and pivots of 1e-100 or less
+    follow each other.
+
+    A scorer that multiplies features of head and modifier may learn such scores.
     """
     generator, size, n = np.random.default_rng(0), 4000, 10
     heads, modifiers = generator.normal(size=(size, n + 1, 1)), generator.uniform(1, 6, n + 1)
@@ -454,14 +462,13 @@ def test_nothing_is_worked_out_twice_where_trained_scorers_are(
     nothing = np.empty((0, 0, 0), np.float32)
     matrix_tree.sum_by_escapes(0, 32, np.arange(32), batch, nothing, 1, results)
     assert (status == FEASIBLE).all()
-    # The saved arrays serve the gradient.
+    # Most items save their escape probabilities, so the gradient does not compute them again.
     assert (kept[:, 0] == ESCAPES).mean() > 0.9
 
 
 @pytest.mark.parametrize("n", [2, 7, 8, 9, 30, 33, 50])
 def test_a_token_that_only_one_can_head_changes_nothing(n: int) -> None:
-    """From one sentence, and from a longer one with a token that only one other can head: it is
-    always under it, and leaves the rest alone."""
+    """A token with a single possible head, and no modifiers, changes no other marginals."""
     torch.manual_seed(n)
     scores = torch.randn(1, n + 2, n + 2, dtype=torch.float64)
     more = scores.clone()
@@ -498,7 +505,7 @@ def test_what_is_no_arc_is_not_read(longest: int, single_root: bool, dtype: torc
 
 
 def test_a_large_score_does_not_hide_the_others() -> None:
-    # The best rest of a tree among the trees with the arc of 1e17.
+    # The other arcs must be the best that fit the arc of 1e17.
     scores = [[-3, 3, -3, 0], [-3, -1, 0, -1], [-1, 1e17, -3, -3], [-3, 1, 0, 1]]
     best = SpanningTree().best_heads(torch.tensor([scores], dtype=torch.float64), torch.tensor([3]))
     assert best.tolist() == [[-1, 2, 3, 0]]
@@ -509,7 +516,9 @@ def test_a_large_score_does_not_hide_the_others() -> None:
 def test_products_where_other_heads_are_lost_beside_the_best(
     scale: tuple[float, float], single_root: bool
 ) -> None:
-    """The rest besides the best head is below the last digit of the sum, and still matters."""
+    """All heads of a token except the best have a weight below the last digit of the sum. It still
+    affects the products.
+    """
     low, lower = scale
     scores = torch.full((5, 5), -torch.inf, dtype=torch.float64)
     scores[0, 1:] = -low

@@ -1,4 +1,4 @@
-"""SparseMAP from a MAP oracle: optimality against listing all structures, and its gradients."""
+"""SparseMAP from a MAP oracle: optimality against enumeration, and gradients."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ def generic(
 
 
 def project_by_nnls(members: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """The nearest point to ``scores`` in the hull of the rows of ``members``: non-negative least
-    squares in the weights, with a heavy row that makes them sum to 1."""
+    """Return the point of the hull of the rows of ``members`` that is nearest to ``scores``.
+
+    Non-negative least squares find the weights. A row of large numbers makes them sum to 1.
+    """
     heavy = 1e4
     rows = np.vstack([members.T, heavy * np.ones(len(members))])
     weights, _ = nnls(rows, np.append(scores, heavy), maxiter=20000)
@@ -64,7 +66,9 @@ def test_mean_against_projection_on_all_trees(structure: Structure, listed: List
 def test_optimality_conditions(
     structure: Structure, listed: Listed, scale: float, ties: bool
 ) -> None:
-    """The gradient s − μ is the same along all of the support, and no structure lies higher."""
+    """The gradient s − μ gives all structures of the support the same score, and no structure a
+    higher one.
+    """
     torch.manual_seed(5)
     scores = torch.randn(4, 5, 5, dtype=torch.float64)
     if ties:
@@ -98,7 +102,7 @@ def test_optimality_conditions(
     "structure", [SpanningTree(), listed_trees(projective=True), listed_subsets(1, 3)]
 )
 def test_gradients_of_mean_and_weights(structure: Structure) -> None:
-    # At a point where the solution's face is a simplex: elsewhere weights are not unique.
+    # The face of the solution is a simplex here, so the weights are unique.
     torch.manual_seed(1)
     scores = torch.randn(4, *[5] * structure.part_axes, dtype=torch.float64, requires_grad=True)
     lengths = torch.tensor([4, 3, 1, 0])
@@ -112,8 +116,9 @@ def test_gradients_of_mean_and_weights(structure: Structure) -> None:
 
 @pytest.mark.parametrize("n, scale", [(8, 0.1), (12, 0.1), (12, 0.3), (20, 0.3), (20, 1.0)])
 def test_gradient_of_small_scores_at_the_default_tolerance(n: int, scale: float) -> None:
-    """A hundred trees and more have a share then, the last of them a ten-millionth; a gradient
-    that lacks one of these is another one."""
+    """A hundred or more trees have weight, the least of them 1e-7. Without any one of them the
+    gradient is wrong.
+    """
     torch.manual_seed(n)
     shape, lengths = (1, n + 1, n + 1), torch.tensor([n])
     scores = scale * torch.randn(*shape, dtype=torch.float64)
@@ -193,7 +198,7 @@ def test_structures_of_the_support_by_their_parts(
     assert len(numbers) > 1 and torch.equal(found.view_as(solution.atoms), solution.atoms)
     assert ((numbers[:, :, :-1] >= 0) >= (numbers[:, :, 1:] >= 0)).all()
     if isinstance(structure, LinearChain):
-        # One at each position, from the first on.
+        # Each position has one part, and the positions are in order.
         where = np.where(numbers < 0, np.arange(numbers.shape[2]), numbers // 9)
         assert (where == np.arange(numbers.shape[2])).all()
 
@@ -245,7 +250,7 @@ def test_trees_ignore_a_constant_added_to_a_column(
     torch.testing.assert_close(mean, shifted, atol=1e-4, rtol=0)
     assert (mean >= 0).all() and (mean <= 1 + 1e-9).all()
     torch.testing.assert_close(mean[0, :, 1:].sum(0), torch.ones(n, dtype=torch.float64))
-    # Arcs inside a set of tokens form a forest: of any m tokens, at most m − 1.
+    # Arcs inside a set of m tokens form a forest, so there are at most m − 1.
     assert mean[0, 1:, 1:].sum() <= n - 1 + 1e-9
 
 
@@ -262,7 +267,7 @@ def test_a_large_number_in_all_scores_costs_no_digits(
     structure: Structure, shape: tuple[int, ...]
 ) -> None:
     torch.manual_seed(0)
-    # The numbers keep their digits next to the large one.
+    # These numbers keep all their digits beside the large one.
     scores = torch.randint(-2000, 2000, (3, *shape), dtype=torch.float64) / 1024
     lengths = torch.tensor([5, 4, 2])
     plain = structure.sparsemap(scores, lengths, tolerance=1e-12)

@@ -31,7 +31,7 @@ def sequences_of(n: int, num_tags: int) -> Tensor:
 
 
 def totals_of(sequences: Tensor, emissions: Tensor, bound: Bound) -> Tensor:
-    """Scores of the sequences of one item, plainly."""
+    """Return the scores of the given sequences of one item."""
     n = len(emissions)
     transitions, start, end = bound
     totals = emissions.new_zeros(len(sequences))
@@ -44,7 +44,7 @@ def totals_of(sequences: Tensor, emissions: Tensor, bound: Bound) -> Tensor:
     return totals
 
 
-# At 1000 what underflows matters, and the kernel runs on logarithms.
+# At scale 1000 underflow would change results, so the kernel uses logarithms.
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
 @pytest.mark.parametrize("num_tags", [1, 2, 3])
 def test_everything_against_enumeration(num_tags: int, scale: float) -> None:
@@ -63,7 +63,8 @@ def test_gradients(scale: float) -> None:
     torch.manual_seed(1)
     scores = torch.randn(4, 4, 3, dtype=torch.float64)
     bound = transitions, start, _ = random_bound(3)
-    # The best first tag leads nowhere: sums of weights lose what matters, and logarithms run.
+    # The best first tag has bad successors. Sums of weights underflow, so the kernel uses
+    # logarithms.
     start[0] += scale
     transitions[0] -= 4 * scale
     check_gradients(TagSequence(), scores, bound, torch.tensor([4, 2, 1, 0]))
@@ -102,7 +103,7 @@ def test_partial_annotation_is_minus_infinity_elsewhere() -> None:
     bound = random_bound(3)
     structure, lengths = TagSequence().bind(*bound), torch.tensor([4])
     scores = torch.randn(1, 4, 3, dtype=torch.float64)
-    # Tag 1 or 2 at position 1, tag 0 at the last, nothing known of the others.
+    # Position 1 has tag 1 or 2, the last position has tag 0, and the others are not annotated.
     restricted = scores.clone()
     restricted[0, 1, 0] = restricted[0, 3, 1] = restricted[0, 3, 2] = -torch.inf
     sequences = sequences_of(4, 3)
@@ -184,7 +185,7 @@ def test_tags_of_another_scheme_are_refused() -> None:
 
 def test_memory_does_not_grow_with_the_square_of_the_tags() -> None:
     n, num_tags = 50_000, 64
-    # Written out, transitions alone would take 0.8 GB, and in float64 twice that.
+    # An array of transitions for each position would take 0.8 GB, and in float64 twice that.
     structure = TagSequence().bind(
         torch.zeros(num_tags, num_tags), torch.zeros(num_tags), torch.zeros(num_tags)
     )
@@ -257,7 +258,7 @@ def test_codes_go_both_ways() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 1e3])
 def test_steps_along_a_sequence_against_enumeration(scale: float) -> None:
-    """At 1000 the kernel runs on logarithms."""
+    """The kernel uses logarithms at scale 1000."""
     torch.manual_seed(1)
     num_tags, n = 3, 4
     emissions, bound = torch.randn(n, num_tags).double() * scale, random_bound(num_tags, scale)
@@ -318,7 +319,9 @@ def test_steps_along_tags_that_do_not_fit_are_refused() -> None:
 @pytest.mark.parametrize("scale", [1.0, 1e3, 1e7])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_best_sequence_is_followed_as_in_two_steps(scale: float, dtype: torch.dtype) -> None:
-    """At 1000 sums run on logarithms; at 1e7 they are sums of other scores, less the best one."""
+    """The kernel uses logarithms at scale 1000. At 1e7 scores are as large as masks, and reduced
+    first.
+    """
     torch.manual_seed(2)
     chain = TagSequence().bind(*(part.to(dtype) for part in random_bound(3, scale)))
     scores, lengths = (torch.randn(4, 5, 3) * scale).to(dtype), torch.tensor([5, 0, 2, 1])
@@ -335,7 +338,7 @@ def test_the_best_sequence_is_followed_as_in_two_steps(scale: float, dtype: torc
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 300.0])
 def test_given_steps_have_their_probability_after_their_first_tag(scale: float) -> None:
-    """At 300 sums run on logarithms."""
+    """The kernel uses logarithms at scale 300."""
     torch.manual_seed(3)
     chain = TagSequence().bind(*(part.double() for part in random_bound(3, scale)))
     scores, lengths = torch.randn(3, 4, 3).double() * scale, torch.tensor([4, 0, 2])

@@ -1,4 +1,4 @@
-"""Neither strides nor threads nor other items of the batch change a bit of what kernels give."""
+"""Strides, threads and other items of the batch change no bit of the results of kernels."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The gradient of SparseMAP where structures tie, as equal words make them: on the whole face that
-the solution lies in, and not on its support alone."""
+"""The gradient of SparseMAP if structures tie, for example because words are equal.
+
+It depends on the whole face that contains the solution, and not on the support alone.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ KINDS = ["all equal", "few values", "equal rows", "equal words"]
 
 
 class NoNeighbours(Constraint):
-    """At most one of two neighbours is chosen."""
+    """A constraint that allows at most one of two neighbours."""
 
     def factors(self, parts: np.ndarray) -> list[LogicFactor]:
         known = parts[parts >= 0].tolist()
@@ -56,7 +58,9 @@ class NoNeighbours(Constraint):
 
 @dataclass
 class Constrained:
-    """structure: set whose averages are the averages of ``of`` with at most ``limit`` parts in each
+    """A structure under constraints, with the unconstrained structure for the reference.
+
+    The averages of ``structure`` are the averages of ``of`` with at most ``limit`` parts in each
     line ``(*shape)`` of ``lines``.
     """
 
@@ -72,7 +76,7 @@ class Constrained:
 
 
 def line(shape: tuple[int, ...], *parts: Any) -> np.ndarray:
-    """1 at these parts."""
+    """Return an array that is 1 at these parts."""
     result = np.zeros(shape)
     for part in parts:
         result[part] = 1.0
@@ -124,8 +128,11 @@ CONSTRAINED = [
 
 
 def scores_of_equal_words(shape: tuple[int, ...], kind: str) -> Tensor:
-    """All the same, a few values only, rows that are all equal, or rows that say nothing but the
-    word, of which three are the same."""
+    """Return scores that are all equal, have few values, have equal rows, or depend only on the
+    word.
+
+    In the last kind, words are equal, too.
+    """
     generator = torch.Generator().manual_seed(1)
     scores = torch.randn(shape, generator=generator, dtype=torch.float64)
     if kind == "all equal":
@@ -141,7 +148,7 @@ def scores_of_equal_words(shape: tuple[int, ...], kind: str) -> Tensor:
 
 
 def structures_of(structure: Structure, shape: tuple[int, ...], lengths: Tensor) -> Tensor:
-    """All of them ``(M, P)``: the best ones of random scores, more often than there are any."""
+    """Return all structures ``(M, P)``, as the best ones of many random scores."""
     count = 3000
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn((count, *shape), generator=generator, dtype=torch.float64)
@@ -178,8 +185,11 @@ def test_the_jacobian_is_that_of_the_face_within_constraints(given: Constrained,
 
 @pytest.mark.parametrize("words", [[0, 1, 2, 2], [0, 2, 1, 1, 2]], ids=str)
 def test_the_jacobian_where_prices_are_not_unique(words: list[int]) -> None:
-    """Newton's method comes to the edge of the prices of the solution, where trees tie that have no
-    part in it: for one word, and for two that are equal."""
+    """Newton's method reaches the boundary of the optimal prices.
+
+    Trees tie there that have no weight in the solution. The prices of one word, or of two equal
+    words, are not unique.
+    """
     if len(words) == 4:
         values = [[1.0, 2.0, 0.0], [1.0, 0.0, 2.0], [1.0, 0.0, 0.0]]
     else:
@@ -200,7 +210,7 @@ def test_the_jacobian_where_prices_are_not_unique(words: list[int]) -> None:
 def check_jacobian(
     structure: Structure, scores: Tensor, lengths: Tensor, expected: Solution
 ) -> None:
-    """Check the Jacobian of SparseMAP on one item, whose scores are a leaf, and its mean."""
+    """Check the mean of SparseMAP on one item, and its Jacobian. The scores must be a leaf."""
     mean = structure.sparsemap(scores[None], lengths).mean[0].flatten()
     torch.testing.assert_close(mean.detach(), torch.from_numpy(expected.mean), rtol=0, atol=1e-6)
     rows = [
@@ -211,7 +221,7 @@ def check_jacobian(
 
 
 def test_a_gradient_that_the_support_does_not_have() -> None:
-    """Two sequences make up the mean of all four, and span less than they."""
+    """Two sequences have the mean of all four as their average, but span a smaller face."""
     scores = torch.zeros(1, 2, 2, dtype=torch.float64, requires_grad=True)
     wanted = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     mean = TagSequence().sparsemap(scores, torch.tensor([2])).mean

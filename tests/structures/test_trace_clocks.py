@@ -1,4 +1,4 @@
-"""Noisy scores drawn again given a trace, beside the algorithm run on them in plain Python."""
+"""Noisy scores drawn again given a trace, against the algorithm in plain Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.structures.test_traces import (
     random_scores,
 )
 
-# A trace: each node that chose, as a set of tokens, with its arc.
+# A trace: the arc that each node took. A node is a set of tokens.
 Choices = dict[frozenset[int], Arc]
 TREES = [
     (SpanningTree(), 6),
@@ -32,9 +32,12 @@ TREES = [
 
 
 def run(clocks: list[list[float]], single_root: bool) -> tuple[frozenset[Arc], Choices]:
-    """Chu-Liu-Edmonds on ``clocks`` [head, modifier], infinite for entries that are no arc: the
-    first clock into a node rings, and all others into it have then run for as long. With a single
-    root its clock alone says which it is, of those that can be.
+    """Run Chu-Liu-Edmonds on ``clocks`` [head, modifier], which are infinite at entries that are no
+    arc.
+
+    A node takes the arc whose clock rings first. This time is subtracted from all clocks of arcs
+    into the node. A single root is chosen first, by its clock, among the tokens that reach all
+    others.
     """
     n = len(clocks) - 1
     left = [list(row) for row in clocks]
@@ -61,7 +64,7 @@ def run(clocks: list[list[float]], single_root: bool) -> tuple[frozenset[Arc], C
             head = taken[at][0] if at in taken else 0
             if head == 0:
                 break
-            # The largest node that holds it.
+            # The largest node that contains the head.
             at = max((known for known in taken if head in known), key=len, default=at)
             if head not in at or at in cycle[1:]:
                 break
@@ -93,7 +96,9 @@ def reaches_all(clocks: list[list[float]], start: int) -> bool:
 
 
 def log_prob(scores: Tensor, choices: Choices, single_root: bool) -> float:
-    """The log-probability of the choices, each from a softmax of all arcs into its node."""
+    """Return the log-probability of the choices. Each is drawn from a softmax over all arcs into
+    its node.
+    """
     n, total = len(scores) - 1, 0.0
     for node, (head, token) in choices.items():
         arcs = [(h, m) for m in node for h in range(int(single_root), n + 1) if h not in node]
@@ -145,7 +150,9 @@ def test_without_a_single_root_the_tree_is_the_one_of_least_time() -> None:
 
 
 def apart(first: Tensor, second: Tensor) -> float:
-    """The largest difference of the shares below any value (Kolmogorov and Smirnov)."""
+    """Return the largest difference of two empirical distribution functions (Kolmogorov and
+    Smirnov).
+    """
     first, second = first.sort().values, second.sort().values
     values = torch.cat([first, second])
     shares = [torch.searchsorted(own, values, right=True) / len(own) for own in (first, second)]
@@ -153,8 +160,8 @@ def apart(first: Tensor, second: Tensor) -> float:
 
 
 def allowed(first: int, second: int) -> float:
-    """The bound that :func:`apart` exceeds with a probability of 1e-6 if both have the same
-    distribution.
+    """Return the bound that :func:`apart` exceeds with a probability of 1e-6 if the distributions
+    are equal.
     """
     return (-math.log(0.5e-6) / 2 * (first + second) / (first * second)) ** 0.5
 
@@ -180,7 +187,7 @@ def test_over_all_traces_both_draws_are_scores_with_independent_gumbel_noise(
         noise = (noisy - scores)[:, inside]
         for own in noise.T:
             assert apart(own, fresh) < allowed(count, count)
-        # exp(−noise) is exponential: correlations of up to 66 pairs, by five standard errors.
+        # exp(−noise) is exponential. Up to 66 correlations are compared with five standard errors.
         between = torch.corrcoef((-noise).exp().T) - torch.eye(noise.shape[1])
         assert float(between.abs().max()) < 5 / count**0.5
 
@@ -189,8 +196,10 @@ def test_over_all_traces_both_draws_are_scores_with_independent_gumbel_noise(
 def test_given_a_trace_the_draw_has_the_law_of_clocks_that_happen_to_lead_to_it(
     single_root: bool,
 ) -> None:
-    """Clocks of no condition, of which those are kept that the algorithm takes the same choices
-    by: one after another, and of the pairs of parts their sums and differences."""
+    """The reference is a sample of unconditional clocks, grouped by the choices to which they lead.
+
+    The distributions of single noisy scores are compared, and of sums and differences of pairs.
+    """
     n, count = 3, 12_000
     scores = random_scores(n, 31, 0.5)
     structure = SpanningTree(single_root=single_root)
@@ -206,7 +215,7 @@ def test_given_a_trace_the_draw_has_the_law_of_clocks_that_happen_to_lead_to_it(
     for noisy, redrawn in zip(found.noisy, found.redrawn):
         _, choices = run(clocks_of(noisy), single_root)
         again.setdefault(frozenset(choices.items()), []).append(redrawn)
-    # Those with a cycle, most frequent first.
+    # Traces with a cycle, the most frequent first.
     cyclic = [trace for trace in by_trace if any(len(node) > 1 for node, _ in trace)]
     cyclic.sort(key=lambda trace: -len(by_trace[trace]))
     inside = structure.part_mask(scores[None], torch.tensor([n]))[0]
@@ -231,7 +240,7 @@ def test_the_free_draw_moves_with_its_score_and_the_other_keeps_its_trace() -> N
     inside = structure.part_mask(leaf, lengths)
     (slope,) = torch.autograd.grad(found.noisy[inside].sum(), leaf, retain_graph=True)
     assert torch.equal(slope, inside.double())
-    # By differences, with the same noise, wherever the choices stay the same.
+    # Compare with finite differences under the same noise, for items whose choices stay the same.
     direction = inside.double() * torch.randn(50, 6, 6, dtype=torch.float64)
     (slope,) = torch.autograd.grad(found.redrawn[inside].sum(), leaf)
     assert slope.isfinite().all() and (slope[~inside] == 0).all()
@@ -289,9 +298,7 @@ def test_of_items_both_draws_have_the_same_ones_in_the_same_order(k: int) -> Non
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 50.0])
 def test_scores_of_any_scale_keep_their_choices(scale: float, dtype: torch.dtype) -> None:
-    """Sums of clocks lose the clocks of single tokens if these are below 2^-24 of the sum, but keep
-    their choices.
-    """
+    """A sum of clocks loses a clock below 2^-24 of the sum, but choices stay the same."""
     scores = (scale * torch.randn(50, 8, 8)).to(dtype).requires_grad_()
     found = SpanningTree().reparameterize_trace(scores, torch.full((50,), 7))
     for noisy in (found.noisy, found.redrawn):

@@ -1,4 +1,4 @@
-"""Traces: beside all that the algorithms can do, listed in plain Python for short items."""
+"""Traces, against lists of all that the algorithms can do on short items, in plain Python."""
 
 from __future__ import annotations
 
@@ -27,9 +27,14 @@ Trace = tuple[frozenset[Arc], Tensor]
 
 
 def tree_traces(scores: Tensor, roots_last: bool) -> Iterator[Trace]:
-    """All that Chu-Liu-Edmonds with exponential clocks can do: every node takes one of the arcs
-    into it, cycles become nodes, and these take again. ``roots_last``: an arc from node 0 is taken
-    only if no other one enters the token, which leaves a single root.
+    """Yield all traces of Chu-Liu-Edmonds with exponential clocks.
+
+    Every node takes one of the arcs into it. Cycles become nodes, and these take an arc again.
+
+    Args:
+        scores: ``(n+1, n+1)``.
+        roots_last: An arc from node 0 is taken only if no other arc enters the node. This leaves a
+            single root.
     """
     n = len(scores) - 1
 
@@ -62,7 +67,7 @@ def tree_traces(scores: Tensor, roots_last: bool) -> Iterator[Trace]:
             head = taken[node][0]
             if head == 0:
                 return []
-            # The largest node that holds it.
+            # The largest node that contains the head.
             above = [node for node in taken if head in node]
             above += [frozenset([head])]
             node = max(above, key=len)
@@ -99,7 +104,10 @@ def subset_traces(scores: Tensor, k: int) -> Iterator[tuple[frozenset[int], Tens
 def expected_loss(
     scores: Tensor, single_root: bool, weights: Tensor, arc: Arc, more: float
 ) -> Tensor:
-    """Over all traces, where a tree costs the weights of its arcs, and more if it has this one."""
+    """Return the expected loss over all traces.
+
+    The loss of a tree is the sum of ``weights`` over its arcs, plus ``more`` if it has ``arc``.
+    """
     losses = [
         (sum(float(weights[own]) for own in tree) + more * (arc in tree)) * total.exp()
         for tree, total in tree_traces(scores, single_root)
@@ -138,7 +146,9 @@ def is_tree(arcs: frozenset[Arc], n: int) -> bool:
 
 
 def check_frequencies(drawn: Tensor, expected: Mapping[frozenset[Arc], float]) -> None:
-    """Each tree of ``drawn`` is there as often as it is probable, by five standard errors."""
+    """Check that the frequency of each drawn tree is within five standard errors of its
+    probability.
+    """
     different, number = drawn.unique(dim=0, return_counts=True)
     count = len(drawn)
     found = {arcs_of(z): float(k) / count for z, k in zip(different, number)}
@@ -159,7 +169,7 @@ def test_the_listed_traces_are_a_distribution_over_trees(n: int, single_root: bo
     assert len(trees) == (n if single_root else n + 1) ** (n - 1)
 
 
-# One structure of each item, and the same with noisy scores drawn again.
+# Both draw one structure for each item. The second also draws its noisy scores again.
 OPERATIONS = pytest.mark.parametrize("operation", ["sample_trace", "reparameterize_trace"])
 
 
@@ -209,8 +219,11 @@ def test_probabilities_and_gradients_of_tree_traces_are_those_listed(n: int) -> 
 
 
 def test_a_single_root_is_drawn_from_its_softmax_and_takes_no_other_arcs() -> None:
-    """The traces are shorter than those with root arcs last: of three tokens four arcs at most,
-    where the root and each cycle that holds it would have taken one more each."""
+    """Traces are shorter than with root arcs last.
+
+    For three tokens they have at most four arcs. With root arcs last, the root and each cycle that
+    contains it would take one more each.
+    """
     n, count = 3, 20_000
     scores = random_scores(n, 5)
     structure = SpanningTree(single_root=True)
@@ -221,8 +234,8 @@ def test_a_single_root_is_drawn_from_its_softmax_and_takes_no_other_arcs() -> No
     expected = scores[0, 1:].softmax(0)
     found = drawn.z[:, 0, 0, 1:].double().mean(0)
     assert torch.allclose(found, expected, atol=5 * 0.5 / count**0.5)
-    # The mean of 1 / p over draws is the number of traces: for each of three roots four pairs of
-    # heads of the other two tokens, one of them a cycle, which two arcs enter.
+    # The mean of 1 / p over draws is the number of traces. For each of three roots the other two
+    # tokens have four pairs of heads. One pair is a cycle, and either of two arcs enters it.
     estimate = float((-drawn.log_probs[:, 0]).exp().mean())
     assert estimate == pytest.approx(3 * (3 + 1 * 2), rel=0.05)
 
@@ -286,7 +299,7 @@ def test_subsets_come_in_order_as_listed() -> None:
         p = sum(float(total.exp()) for own, total in listed if own == subset)
         share = sum(own == subset for own in members) / count
         assert abs(share - p) <= 5 * (p * (1 - p) / count) ** 0.5
-    # Weights of an expectation that depends on pairs.
+    # The loss depends on the pair of items.
     weights = torch.arange(float(n * n), dtype=torch.float64).view(n, n).sin()
     losses = [float(weights[sorted(s)[0], sorted(s)[1]]) for s, _ in listed]
     expected = sum(loss * total.exp() for loss, (_, total) in zip(losses, listed))
@@ -323,7 +336,7 @@ def test_items_of_a_batch_are_alone_and_padding_is_not_read(structure: SpanningT
 
 
 def test_a_root_that_leaves_tokens_out_is_never_drawn() -> None:
-    """The first of three tokens has no head except node 0: it is the only single root."""
+    """The first of three tokens has no head except node 0, so it is the only possible root."""
     scores = torch.zeros(1, 4, 4)
     scores[0, 2:, 1] = -torch.inf
     scores[0, 0, 2:] = 5.0
@@ -338,10 +351,10 @@ def test_items_without_a_tree_are_named(single_root: bool, operation: str) -> No
     structure, lengths = SpanningTree(single_root=single_root), torch.full((3,), 3)
     without_heads = torch.zeros(3, 4, 4)
     without_heads[2, :, 2] = -torch.inf
-    # Two tokens that only each other is a head of.
+    # Tokens 1 and 2 can only head each other.
     cyclic = torch.zeros(3, 4, 4)
     cyclic[2, 0, 1:3] = cyclic[2, 3, 1:3] = -torch.inf
-    # Two tokens that only node 0 is a head of.
+    # Tokens 1 and 2 have no head except node 0.
     two_roots = torch.zeros(3, 4, 4)
     two_roots[2, 1:, 1:3] = -torch.inf
     for scores in (without_heads, cyclic, *([two_roots] if single_root else [])):

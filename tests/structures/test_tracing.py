@@ -1,4 +1,4 @@
-"""Structures inside of torch.compile, torch.export, torch.func and under torch's modes."""
+"""Structures inside of torch.compile, torch.export and torch.func, and under torch's modes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def everything(structure: Structure) -> Callable[[Tensor, Tensor], tuple[Tensor,
 
 
 def found(call: Callable[..., Any], scores: Tensor, lengths: Tensor) -> list[Tensor]:
-    """Results of one seed, and the gradient of those that have one."""
+    """Return the results for one seed, and the gradient through the results that have one."""
     torch.manual_seed(0)
     given = scores.clone().requires_grad_()
     results = list(call(given, lengths))
@@ -95,7 +95,7 @@ class Everything(nn.Module):
     ids=lambda each: str(each),
 )
 def test_operations_are_exported(structure: Structure, strict: bool) -> None:
-    # Older torch needs a bound of both.
+    # Older versions of torch need an upper bound of both dimensions.
     batch, room = torch.export.Dim("batch", max=1024), torch.export.Dim("room", max=1024)
     axes = {0: batch, 1: room, **({2: room} if structure.parts in ("arcs", "spans") else {})}
     module = Everything(structure)
@@ -125,19 +125,20 @@ def test_compiled_code_names_what_is_wrong_with_an_item() -> None:
     forbidden[1, :, 2] = torch.nan
     with pytest.raises(InvalidScores, match="NaN"):
         compiled(forbidden, lengths)
-    # Beside a mask that all trees of an item use sums lose what they differ in.
+    # If all trees of an item use masked parts, sums lose the differences between trees.
     masked = scores.clone()
     masked[2, 0] = -1e30
     with pytest.raises(InvalidScores, match=r"torch\.compile"):
         compiled(masked, lengths)
-    # One that can be avoided is as nothing.
+    # If trees can avoid the mask, it changes nothing.
     masked[2, 0, 1] = 0.0
     torch.testing.assert_close(compiled(masked, lengths), tree.marginals(masked, lengths))
 
 
 def test_independent_choices_are_drawn_as_without() -> None:
-    """Traced code also draws for entries without a choice, such as the root and padding, and after
-    them.
+    """Traced code also draws for entries without a choice, such as the root and padding.
+
+    The draws of all other entries stay the same.
     """
     heads = IndependentHeads()
     scores, lengths = scores_for(heads, 6, 3)
@@ -216,7 +217,10 @@ def test_torch_jit_trace_is_refused() -> None:
 
 
 def test_a_parameter_is_looked_at_as_a_tensor_is() -> None:
-    """Else what all structures have to use loses the digits of the others."""
+    """A parameter is checked for large masks as any tensor is.
+
+    Otherwise a mask that all structures must use would cost the other scores their digits.
+    """
     tree = ProjectiveTree(single_root=True)
     scores, lengths = scores_for(tree, 3, 1)
     expected = tree.marginals(scores.index_fill(1, torch.tensor(0), 0.0), lengths)

@@ -1,4 +1,4 @@
-"""The compiled SparseMAP of dependency trees against the solver that needs only a MAP oracle."""
+"""The compiled SparseMAP of dependency trees, against the solver that needs only a MAP oracle."""
 
 from __future__ import annotations
 
@@ -101,7 +101,10 @@ def test_a_batch_gives_what_each_item_gives(
     monkeypatch: pytest.MonkeyPatch,
     set_threads: Callable[[int], None],
 ) -> None:
-    """More sentences than are open at a time, of which some end early; one, and several threads."""
+    """The batch has more sentences than are open at a time, and some end early.
+
+    It runs on one thread and on several.
+    """
     torch.manual_seed(4)
     lengths = torch.tensor([9, 12, 0, 1, 13, 2, 12, 11, 20, 18, 5, 13, 3, 12, 10, 12, 14, 5, 7])
     scores = torch.randn(19, 21, 21, dtype=torch.float64)

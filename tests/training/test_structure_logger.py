@@ -1,4 +1,4 @@
-"""The logger under spaCy's own training loop."""
+"""The structure logger in spaCy's own training loop."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_json_lines_hold_everything(corpus: Path, tmp_path: Path) -> None:
     assert {"depth", "root share", "left-branching", "arc length", "entropy"} <= first.keys()
     assert "changed" not in first and 0 <= last["changed"] <= 1
     assert last["support"] == 1 and last["entropy"] > 0
-    # In percent, as spaCy's console logger has them.
+    # The score is in percent, as in spaCy's console logger.
     assert rows[2]["scores"]["latent_uas"] > 1
 
 
@@ -107,7 +107,7 @@ def test_training_is_the_same_with_and_without_it(corpus: Path, tmp_path: Path) 
 
 
 class Recorder:
-    """A logger that keeps what it is told."""
+    """A logger that records its calls."""
 
     def __init__(self) -> None:
         self.infos: list[dict[str, Any]] = []
@@ -147,7 +147,7 @@ def test_a_wrapped_logger_gets_the_statistics_as_scores(corpus: Path) -> None:
 def test_loggers_of_services_log_the_statistics(
     module: str, settings: dict[str, Any], corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the service's library replaced by one that only listens."""
+    """A mock replaces the library of the service."""
     pytest.importorskip("spacy_loggers")
     service = MagicMock()
     monkeypatch.setitem(sys.modules, module, service)
@@ -269,7 +269,7 @@ def test_what_changed_is_measured_on_parts() -> None:
 
     assert changed_share(None, [tree(0, 1)]) is None
     assert changed_share([tree(0, 1, 2, 3)], [tree(0, 1, 2, 1)]) == 0.25
-    # Sentences that begin elsewhere are not comparable.
+    # Sentences that begin at different tokens are not comparable.
     assert changed_share([tree(0, 1)], [tree(0, 1, start=1)]) is None
 
 
