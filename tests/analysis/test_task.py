@@ -135,7 +135,7 @@ def test_what_no_text_shows_is_not_certain(size: int) -> None:
 
 
 def test_one_direction_that_no_text_shows_is_not_ruled_out() -> None:
-    """The interval goes beyond the resamples if no text shows one direction of change.
+    """The interval is wider than the resamples if no text shows one direction of change.
 
     Two of 15 texts are better afterwards and none is worse, so no resample has a drop above 0.
     """

@@ -284,7 +284,7 @@ def test_whether_the_task_is_learned_cannot_be_told_from_few_texts_or_one_label(
     assert "chance" in codes(figures(**drop(0.4, 0.3, 0.5, docs=500, **low)))
     said = told(figures(**drop(0.4, 0.3, 0.5, docs=15, **low)), "chance-undecided")
     assert "in 15 texts, not surely better than always answering “yes” (60 %)" in said
-    # A score far below the share of the most frequent label decides, even with few texts.
+    # A score much below the share of the most frequent label decides, even with few texts.
     bad = {"before": 0.1, "before_low": 0.0, "chance": chance}
     assert "chance" in codes(figures(**drop(0.4, 0.3, 0.5, docs=15, **bad)))
     one = {"before": 1.0, "before_low": 0.994, "chance": Chance("yes", 1.0)}

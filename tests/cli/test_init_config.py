@@ -529,7 +529,7 @@ def pairs_file(path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["textcat", "textcat_multilabel"])
 def test_a_text_classifier_aligns_pairs_of_a_file_of_ones_own(name: str, tmp_path: Path) -> None:
-    """Commands alone lead from spaCy's config to a trained pipeline."""
+    """Commands lead from spaCy's config to a trained pipeline, without editing the config."""
     base, config, data = saved(tmp_path, name), tmp_path / "config.cfg", tmp_path / "pairs.jsonl"
     result = init(base, config, "--pairs")
     assert result.exit_code == 0, result.output

@@ -2,7 +2,8 @@
 
 The modules of the trainings are imported once, and each rank is a fork of this process. JOBS is a
 JSON file with a list of groups of processes, which run one after another. Each group has a list of
-runs, one after another in the same processes. A file beside JOBS has the results of a rank.
+runs, one after another in the same processes. The results of each rank are in a file whose name
+begins with JOBS.
 """
 
 from __future__ import annotations

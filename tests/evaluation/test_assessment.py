@@ -182,7 +182,7 @@ def test_other_tokens_are_refused(tree: Language) -> None:
     predicted = Doc(nlp.vocab, words=["a", "b", "c"])
     found = assess(nlp, [Example(predicted, reference)], random=False)
     (heads,) = found.heads
-    # The last token alone is also a token of the reference, whose head is two tokens here.
+    # Only the last token is a token of the reference, and its gold head is two predicted tokens.
     assert heads is not None and (heads[:2] == -1).all()
 
 

@@ -279,7 +279,7 @@ def test_labels_that_are_wrong_more_often_are_less_confident(nlp: Language) -> N
 
 
 def random_texts(nlp: Language, calibration: ParseCalibration) -> list[Example]:
-    """Return texts whose arcs are right as often as this calibration of the parser says."""
+    """Return texts whose arcs are right with the confidences of this calibration."""
     generator, made = np.random.default_rng(0), []
     words = sorted({word for text, *_ in PARSED for word in text.split()})
     for _ in range(200):

@@ -200,7 +200,7 @@ def test_inner_steps_move_the_scorer_alone() -> None:
             torch.from_numpy(model.get_ref("output_layer").get_param("W").copy()),
         )
     assert not torch.equal(after[1][0], after[4][0])
-    # An update moves a weight by about the learning rate, 0.001, far more than this tolerance.
+    # The tolerance is small: an update moves a weight by about the learning rate, 0.001.
     torch.testing.assert_close(after[1][1:], after[4][1:], rtol=0, atol=1e-5)
 
 
@@ -369,7 +369,7 @@ def test_the_marginal_likelihood_is_the_loss_of_what_is_predicted(
             elif truth:
                 of_text = p
             if not several:
-                # The probability of the label is that of the prediction.
+                # The sum over structures gives the predicted probability of the label.
                 index = pipe.labels.index(label)
                 assert float((one.made.weights[:, 0] * p).sum()) == pytest.approx(
                     float(one.scores[0, index]), rel=1e-5

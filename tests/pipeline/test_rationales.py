@@ -260,7 +260,7 @@ RELEASED = {
 
 
 def allowed_words(nlp, run) -> set[str]:
-    """The words of DATA's longest text that may be chosen while ``run`` goes on."""
+    """Return the words of DATA's longest text that may be chosen during ``run``."""
     layer = latent_layer(nlp.get_pipe("latent_textcat").model)
     original, kept = layer.read, []
     try:

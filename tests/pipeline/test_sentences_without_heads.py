@@ -125,7 +125,7 @@ def test_the_block_draws_no_weight_of_the_others_and_predictions_do_not_read_it(
 
 @each_kind
 def test_the_weights_say_how_much_words_count(kind: str) -> None:
-    """If both weights are 0, the training is the same as without the block, except for rounding."""
+    """Weights of 0 give the same training as without the block, except for rounding."""
     results = []
     for evidence in (None, {**KINDS[kind], "unlabelled_weight": 0.0, "labelled_weight": 0.0}):
         nlp = made(evidence)

@@ -117,7 +117,7 @@ def test_docs_without_labels_teach_the_bound_and_nothing_of_labels() -> None:
 
 
 def test_the_weights_say_how_much_the_bound_counts() -> None:
-    """If both weights are 0, the training is the same as without a decoder, except for rounding."""
+    """Weights of 0 give the same training as without a decoder, except for rounding."""
     made = []
     for evidence in (None, {**EVIDENCE, "unlabelled_weight": 0.0, "labelled_weight": 0.0}):
         nlp = pipeline(evidence=evidence)
