@@ -28,7 +28,7 @@ def test_the_nearest_head_word_is_that_of_words_that_mostly_have_modifiers() -> 
     assert nearest_head_word(["a", "b", "c"], frozenset("b")) == [1, 1, 1]
     assert nearest_head_word(["a", "b"], frozenset()) == [0, 0]
     assert nearest_head_word([], frozenset()) == []
-    # "2" has a modifier in one of its three places.
+    # "2" is three times in the texts, and has a modifier only once.
     assert head_words([["2", "3"], ["2", "2"]], [[0, 0], [0, 1]]) == frozenset()
 
 
@@ -64,7 +64,7 @@ def test_tags_agree_whatever_their_names_are() -> None:
 
 
 def test_brackets_of_a_reference_are_its_gapless_subtrees() -> None:
-    # The subtree of the second token has a gap: its modifier is the fourth.
+    # The second token's modifier is the fourth, so its subtree has a gap.
     assert reference_brackets([0, 0, 0, 1]) == {(0, 3)}
     assert reference_brackets([1, 1, 1, 2]) == {(0, 3), (2, 3)}
     assert reference_brackets([]) == reference_brackets([0]) == set()

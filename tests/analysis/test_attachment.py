@@ -51,7 +51,7 @@ def test_a_head_that_is_not_known_is_not_counted() -> None:
 
 
 def split_example() -> Example:
-    """ "don't" is one token of the prediction and two of the reference."""
+    """Return an example in which "don't" is one predicted token and two reference tokens."""
     vocab = spacy.blank("en").vocab
     words, heads, deps = ["We", "do", "n't", "like"], [3, 3, 1, 3], ["nsubj", "aux", "neg", "ROOT"]
     reference = Doc(vocab, words=words, heads=heads, deps=deps, spaces=[1, 0, 1, 0])
@@ -62,7 +62,7 @@ def test_heads_are_moved_to_the_tokens_of_the_reference() -> None:
     tree = reference_tree(split_example())
     assert tree is not None and tree.heads.tolist() == [3, 3, 1, 3]
     assert tree.moved([2, 2, 2]).tolist() == [3, -1, -1, 3]
-    # A head that is no single token of the reference, and one that is not known.
+    # One head is two tokens of the reference, and another head is unknown.
     assert tree.moved([1, 2, -1]).tolist() == [-1, -1, -1, -1]
 
 
@@ -76,7 +76,7 @@ def test_a_table_with_intervals() -> None:
         "labels": without_labels(references, ["AUX", "neg", "root"]),
     }
     table = attachment_table(references, trees, ways)
-    # All texts are alike, and 3 of 30 others may have been missed.
+    # All texts are the same, so the interval is 3/30 wide on each side, by the rule of three.
     room = {"all": (0.5, 0.4, 0.6), "some": (1.0, 0.9, 1.0), "labels": (1.0, 0.9, 1.0)}
     assert table["right"] == {way: pytest.approx(share) for way, share in room.items()}
     share, low, high = table["mixed"]["some"]
@@ -90,14 +90,14 @@ def test_edges_are_arcs_between_tokens_and_a_mean_over_texts() -> None:
     gold = [[0, 0, 1, 0], [0, 0]]
     every = [[True] * 4, [True] * 2]
     assert edge_precision(gold, gold, every) == 1.0
-    # Two of three arcs, and a text whose one arc is turned round: its root has none that counts.
+    # The first text has two of three arcs. The only arc of the second has the wrong direction.
     assert edge_precision([[0, 0, 1, 1], [1, 1]], gold, every) == pytest.approx((2 / 3 + 0) / 2)
-    # Attachment has the root among its tokens, and all tokens weigh the same.
+    # Attachment also counts roots, and is a mean over tokens.
     assert attachment([[0, 0, 1, 1], [1, 1]], gold) == pytest.approx(3 / 6)
-    # The last token of the first does not count, nor does any arc from or to it.
+    # The last token of the first text does not count, nor does any arc from or to it.
     some = [[True, True, True, False], [True, True]]
     assert edge_precision([[0, 0, 3, 1], [0, 0]], gold, some) == pytest.approx((1 + 1) / 2)
-    # More roots, fewer arcs; a missing arc; no arc in both.
+    # Predictions with more roots and fewer arcs, texts without arcs, and a missing head.
     assert edge_precision([[0, 0, 2, 3], [0, 1]], gold, every) == pytest.approx((1 + 0) / 2)
     assert edge_precision([[0]], [[0]], [[True]]) == 1.0
     assert edge_precision([[-1, 0]], [[0, 0]], [[True, True]]) == 1.0
@@ -162,7 +162,7 @@ def test_the_second_scorer_reads_what_references_have():
         predicted, {"heads": [1, 1, None, 0], "deps": ["s", "ROOT", "", "x"]}
     )
     assert scorer([partly]) == {"latent_uas": pytest.approx(2 / 3)}
-    # "don't" is one token here and two there: its ends are not known, the others' are.
+    # "don't" is one predicted token and two reference tokens, so arcs from or to it do not match.
     split = ["We", "do", "n't", "like", "trees"]
     heads, deps = [3, 3, 1, 3, 3], ["nsubj", "aux", "neg", "ROOT", "obj"]
     reference = Doc(predicted.vocab, words=split, heads=heads, deps=deps, spaces=[1, 0, 1, 1, 0])

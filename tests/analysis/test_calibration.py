@@ -29,7 +29,8 @@ from spacy_latent.errors import LatentError, LatentWarning
 
 
 def test_error_by_hand() -> None:
-    # In [0.5, 0.6): said 0.55 on average, one of two right. At 1: said 1, both right.
+    # The bin [0.5, 0.6) has a mean probability of 0.55, and one of two predictions is right. Both
+    # predictions with probability 1 are right.
     error = expected_calibration_error([0.52, 0.58, 1.0, 1.0], [True, False, True, True], bins=10)
     assert error == pytest.approx(0.5 * 0.05)
     assert expected_calibration_error([1.0] * 4, [False] * 4) == 1.0
@@ -130,7 +131,7 @@ def test_what_chance_makes_of_right_probabilities() -> None:
     generator = np.random.default_rng(1)
     said = generator.random(400)
     mean, high = error_by_chance(said.tolist())
-    # Errors of outcomes that are drawn from these very probabilities.
+    # The outcomes are drawn from these probabilities, so all errors are by chance.
     errors = [
         expected_calibration_error(said.tolist(), (generator.random(400) < said).tolist())
         for _ in range(200)
@@ -156,7 +157,7 @@ def test_a_threshold_covers_what_it_is_to() -> None:
 
 
 def test_a_threshold_covers_a_share_of_each_text() -> None:
-    # Texts count alike: of four, one has ten low scores.
+    # Each text has the same weight: one of the four has ten low scores.
     scores, texts = [0.9, 0.8, 0.7, *[0.1] * 10], [0, 1, 2, *[3] * 10]
     assert conformal_threshold(scores, 0.6, texts) == 0.7
     assert conformal_threshold(scores, 0.62, texts) == 0.1
@@ -166,12 +167,12 @@ def test_a_threshold_covers_a_share_of_each_text() -> None:
     assert conformal_threshold(each, 0.85, range(40)) == conformal_threshold(each.tolist(), 0.85)
     with pytest.raises(LatentError, match=r"4.*3"):
         conformal_threshold([0.5] * 8, 0.8, [0, 0, 0, 1, 1, 2, 2, 2])
-    # However little is asked for, nothing is known without scores.
+    # Even the smallest coverage needs scores.
     with pytest.raises(LatentError, match=r"1.*0"):
         conformal_threshold([], 1e-10, [])
 
     def text() -> np.ndarray:
-        # Scores of one text are alike, and those of long ones lower.
+        # The scores of a text are similar, and a long text has lower ones.
         size = int(generator.integers(1, 30))
         return np.clip(generator.normal(0.6 - size / 100, 0.1) + generator.random(size) / 5, 0, 1)
 
@@ -181,5 +182,5 @@ def test_a_threshold_covers_a_share_of_each_text() -> None:
         numbers = np.repeat(range(12), [len(own) for own in drawn])
         least = conformal_threshold(np.concatenate(drawn), 0.8, numbers)
         shares.append(np.mean(text() >= least))
-    # A standard error is .008; with 12 texts the coverage is at most 1 / 13 above what is asked.
+    # The standard error is .008. With 12 texts the coverage is at most 1 / 13 above the target.
     assert 0.78 <= np.mean(shares) <= 0.9

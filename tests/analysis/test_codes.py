@@ -1,4 +1,4 @@
-"""Neighbours by code, and their labels."""
+"""Agreement of labels between docs with similar codes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_neighbours_have_the_same_label_where_the_code_tells_it() -> None:
     codes = np.array([[0, 0, 1], [0, 1, 0], [0, 0, 0], [1, 1, 1], [1, 0, 1], [1, 1, 0]])
     labels = ["a", "a", "a", "b", "b", "b"]
     assert neighbour_agreement(codes[:, :1], labels, 2) == 1.0
-    # [0, 0, 1] is as far from [0, 0, 0] as from [1, 0, 1].
+    # [0, 0, 1] has the same distance from [0, 0, 0] and from [1, 0, 1].
     assert neighbour_agreement(codes, ["a", "a", "a", "b", "b", "b"], 1) == pytest.approx(
         np.mean([1 / 2, 1 / 2, 1, 1, 1 / 2, 1 / 2])
     )

@@ -1,4 +1,4 @@
-"""Figures as records, and the JSON of them."""
+"""Records of figures, and their JSON."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def layer() -> LayerFigures:
 
 
 def test_a_name_that_is_none_is_an_error() -> None:
-    """In a dictionary such a name gave NaN, and a warning that was never shown."""
+    """A misspelt name raises an error, and does not give NaN as a dictionary of figures would."""
     figures = layer()
     with pytest.raises(AttributeError):
         _ = figures.flat_shares  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Dependency trees as binary ones."""
+"""Brackets of binary trees that are made from dependency trees."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def test_gold_heads_give_the_published_brackets():
 
 
 def test_modifiers_are_taken_one_by_one_first_those_behind():
-    # 2 heads 0, 1, 3 and 5; 5 heads 4.
+    # Token 2 is the head of 0, 1, 3 and 5, and token 5 is the head of 4.
     assert brackets_of_heads([2, 2, 2, 2, 5, 2]) == [(4, 6), (2, 4), (2, 6), (1, 6), (0, 6)]
     assert brackets_of_heads(np.array([0])) == brackets_of_heads([]) == []
 
 
 def test_what_has_gaps_is_left_out():
-    # 0 heads 2, 1 heads 3: they cross; 0 also heads 1.
+    # The arcs from 0 to 2 and from 1 to 3 cross. Token 0 is also the head of 1.
     assert brackets_of_heads([0, 0, 0, 1]) == [(0, 4)]
 
 

@@ -1,4 +1,4 @@
-"""Documents of which docs are pieces."""
+"""Documents whose pieces are docs, as independent units of statistics."""
 
 from __future__ import annotations
 

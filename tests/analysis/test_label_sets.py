@@ -1,4 +1,4 @@
-"""Scores of texts that were annotated for some labels alone."""
+"""Scores of texts that were annotated for only some labels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ TAGS = ("O", "U-A", "U-B")
 
 
 def example(found: list[str], gold: list[str], asked: list[str] | None) -> Example:
-    """Tokens with entities of these labels, "" for none, "?" for what is missing."""
+    """Return an example whose tokens are entities with found and gold labels.
+
+    Args:
+        found: Predicted label of each token. "" is a token outside of entities.
+        gold: Gold labels. "?" is a token with missing annotation.
+        asked: Labels for which the text was annotated.
+    """
     made = []
     for labels in (found, gold):
         doc = Doc(VOCAB, words=[f"w{i}" for i in range(len(labels))])
@@ -45,7 +51,7 @@ def scored(examples: list[Example], **block: Any) -> dict[str, Any]:
 
 
 def test_entities_of_labels_that_were_not_asked_for_are_neither_right_nor_wrong() -> None:
-    # Right, wrong, and one that was missed; the B that was found and the gold one do not count.
+    # One A is right, one is wrong, and one is missed. The found B and the gold B do not count.
     found = scored([example(FOUND, GOLD, ["A"])])
     assert (found["ents_p"], found["ents_r"]) == (pytest.approx(1 / 2), pytest.approx(1 / 2))
     assert set(found["ents_per_type"]) == {"A"}

@@ -1,4 +1,4 @@
-"""Thresholds whose precision holds on other text."""
+"""Thresholds of confidence with a promised precision on new texts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,12 @@ RESAMPLINGS = 200
 def drawn(
     generator: np.random.Generator, docs: int, shared: float, mean: float = 4
 ) -> JudgedEntities:
-    """Entities of docs. The larger ``shared`` is, the more often all entities of a doc are right or
-    wrong together.
+    """Return random entities of docs.
+
+    Args:
+        shared: Standard deviation of an effect that all entities of a doc share. It makes them
+            right or wrong together.
+        mean: Mean number of entities in a doc.
     """
     texts = np.repeat(np.arange(docs), generator.poisson(mean, docs))
     odds = generator.normal(1.8, 1.8, len(texts))
@@ -61,14 +65,17 @@ def test_the_promise_is_kept_as_often_as_was_named(
         point = threshold_for(found, precision)
         assert point is not None
         estimated += holds(point.threshold)
-    # Two standard errors of a share of .9 over the resamplings.
+    # The tolerance is two standard errors of a share of .9.
     assert given >= 20 and kept >= (0.9 - 2 * (0.9 * 0.1 / given) ** 0.5) * given
-    # The promised precision is reached: with point estimates it is reached much less often.
+    # A threshold from point estimates reaches the precision much less often.
     assert estimated < 0.55 * RESAMPLINGS
 
 
 def test_the_promise_holds_over_documents_and_not_over_their_pieces() -> None:
-    """Entities of a document are right or wrong together, in docs of two entities each."""
+    """The promise needs the documents if all entities of a document are right or wrong together.
+
+    Each doc is a piece of a document, with two entities.
+    """
     generator = np.random.default_rng(3)
     shared, precision, documents = 1.5, 0.8, 100
     everything = drawn(generator, 20_000, shared, 20)
@@ -76,7 +83,7 @@ def test_the_promise_holds_over_documents_and_not_over_their_pieces() -> None:
     broken = {"documents": 0, "docs": 0}
     for _ in range(RESAMPLINGS):
         found = drawn(generator, documents, shared, 20)
-        # Numbers of documents and of entities in them; 1000 is more than any document has.
+        # Number the docs within documents. No document has 1000 of them.
         texts = np.array(found.texts)
         first = np.searchsorted(texts, texts)
         docs = texts * 1000 + (np.arange(len(texts)) - first) // 2
@@ -84,7 +91,7 @@ def test_the_promise_holds_over_documents_and_not_over_their_pieces() -> None:
             promised = promised_threshold(replace(found, texts=numbers.tolist()), precision, 0.9)
             if promised is not None:
                 broken[kind] += right[said >= promised.threshold].mean() < precision
-    # Two standard errors above one in ten.
+    # The tolerance is two standard errors above one in ten.
     assert broken["documents"] <= (0.1 + 2 * (0.9 * 0.1 / RESAMPLINGS) ** 0.5) * RESAMPLINGS
     assert broken["docs"] > 0.2 * RESAMPLINGS
 
@@ -109,13 +116,14 @@ def test_the_promise_is_kept_if_few_texts_are_large_and_worse() -> None:
         labels = ["A"] * len(own)
         found = JudgedEntities(own.tolist(), correct.tolist(), labels, 1, texts=texts.tolist())
         above += bound_of_all(found, 0.9) > right.mean()
-        # A sequence of thresholds takes longer than one bound.
+        # A promise tests many thresholds and is slow, so it has fewer resamplings.
         promised = promised_threshold(found, precision, 0.9) if number < RESAMPLINGS else None
         if promised is not None:
             given += 1
             broken += right[said >= promised.threshold].mean() < precision
     assert given > 0.9 * RESAMPLINGS
-    # Two standard errors above one in ten. By the effective number alone, 15 and 17 in a hundred.
+    # The tolerance is two standard errors above one in ten. The effective number alone, without the
+    # correction for skewness, would fail in 15 and 17 of a hundred resamplings.
     for wrong, times in ((broken, RESAMPLINGS), (above, 3 * RESAMPLINGS)):
         assert wrong <= (0.1 + 2 * (0.9 * 0.1 / times) ** 0.5) * times
 
@@ -133,11 +141,11 @@ def test_more_texts_cost_less_recall() -> None:
 
 
 def test_bound_of_clopper_and_pearson() -> None:
-    # All right: 1 − confidence = bound ^ n.
+    # If all n are right, bound ^ n = 1 − confidence.
     assert lower_bound(76, 76, 0.9) == pytest.approx(0.1 ** (1 / 76))
     assert needed(0.97, 0.9) == 76 and lower_bound(75, 75, 0.9) < 0.97 <= lower_bound(76, 76, 0.9)
     assert lower_bound(0, 10, 0.9) == 0.0
-    # One of two: P(at least one) = 1 − (1 − p)².
+    # If one of two is right, P(at least one) = 1 − (1 − p)².
     assert lower_bound(1, 2, 0.9) == pytest.approx(1 - 0.9**0.5)
     assert lower_bound(95_000, 100_000, 0.9) == pytest.approx(0.95 - 1.28 * 0.00069, abs=1e-4)
 
@@ -146,10 +154,10 @@ def test_what_is_right_together_counts_less() -> None:
     correct = np.array([True] * 80 + [False] * 20)
     alone = np.arange(100)
     assert effective_number(correct, alone) == pytest.approx(100, rel=0.02)
-    # Ten to a text, all right or all wrong.
+    # Each text has ten predictions, which are all right or all wrong.
     assert effective_number(correct, alone // 10) == pytest.approx(9, rel=0.1)
     assert effective_number(correct, np.zeros(100, dtype="int64")) == 1.0
-    # Never more than there are.
+    # The effective number is never above the number of predictions.
     assert effective_number(correct, np.arange(100) % 20) == 100
 
 
@@ -191,16 +199,16 @@ def test_a_large_text_that_is_worse_costs_more_than_one_that_is_better() -> None
         for large in (np.arange(50) < 25, np.arange(50) < 50)
     ]
     assert factors[0] < 0.7 and factors[1] == 1.0
-    # Predictions alone have the skewness of a binomial, which is in the bound.
+    # The bound already has the skewness of a binomial distribution: one prediction in each text.
     assert skewness_factor(small, np.arange(500), 500, 0.9) == pytest.approx(1.0)
-    # Nothing is skewed, or nothing widened.
+    # The factor is 1 if all predictions are right, and at a confidence of one half.
     assert skewness_factor(np.ones(9, dtype=bool), np.arange(9), 9, 0.9) == 1.0
     assert skewness_factor(np.append(small, small[:50]), texts, 200, 0.5) == 1.0
 
 
 def test_predictions_that_are_all_right_count_as_their_texts_tell() -> None:
     right, texts = np.ones(100, dtype=bool), np.arange(100) // 10
-    # Nothing tells how much they have in common: as many as there are texts.
+    # The correlation within texts is unknown, so the effective number is the number of texts.
     assert effective_number(right, texts) == pytest.approx(10)
     assert effective_number(right, texts, correlation=0.0) == 100
     assert effective_number(right, np.zeros(100, dtype="int64")) == 1.0
@@ -214,7 +222,7 @@ def test_predictions_that_are_all_right_count_as_their_texts_tell() -> None:
 @pytest.mark.parametrize("docs", [1, 3, 10, 20])
 @pytest.mark.parametrize("rates", [(1.0, 0.5, 0.75), (0.995, 0.6, 0.7)])
 def test_the_promise_is_kept_with_few_texts(docs: int, rates: tuple[float, float, float]) -> None:
-    """Texts of 200 predictions are good or bad, and all together have a precision below 0.9."""
+    """Texts of 200 predictions are good or bad, and their joint precision is below 0.9."""
     generator = np.random.default_rng(1)
     good, bad, share = rates
     broken = 0
@@ -239,12 +247,12 @@ def test_what_texts_cannot_support_is_none() -> None:
     more = JudgedEntities([0.99] * 76, [True] * 76, ["A"] * 76, 76)
     found = promised_threshold(more, 0.97, 0.9)
     assert found is not None and (found.threshold, found.kept) == (0.0, 76)
-    # The most confident are wrong: lower ones are not looked at.
+    # The most confident predictions are wrong, so lower thresholds are not tested.
     wrong = JudgedEntities(
         [0.99] * 100 + [0.5] * 900, [False] * 100 + [True] * 900, ["A"] * 1000, 1000
     )
     assert promised_threshold(wrong, 0.8, 0.9) is None
-    # Twenty-four of 154.
+    # 24 sure predictions of 154 are too few, unless that is allowed.
     few = JudgedEntities([0.99] * 24 + [0.5] * 130, [True] * 24 + [False] * 130, ["A"] * 154, 99)
     assert promised_threshold(few, 0.97, 0.9) is None
     assert promised_threshold(few, 0.9, 0.9, few=True) is not None
@@ -252,7 +260,7 @@ def test_what_texts_cannot_support_is_none() -> None:
 
 
 def test_the_bound_of_all_needs_no_threshold() -> None:
-    # The surest are the ones that are wrong.
+    # The most confident predictions are wrong.
     said = [0.9] * 60 + np.linspace(0.5, 0.4, 940).tolist()
     found = JudgedEntities(said, [False] * 60 + [True] * 940, ["A"] * 1000, 940)
     assert promised_threshold(found, 0.9, 0.9) is None

@@ -1,4 +1,4 @@
-"""Measures of rationales, by hand-counted cases and classifiers whose answers are known."""
+"""Measures of rationales, against counts by hand and classifiers with known scores."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def mask(text: str) -> np.ndarray:
         ("xx..x", "xx..x", 1.0, 1.0),
         (".....", "xx...", 0.0, 0.0),
         ("...xx", "xx...", 0.0, 0.0),
-        # Two of three words right, of two; the spans share 2 of 3.
+        # Two of three chosen words are right, and none is missed. The spans share 2 of 3 words.
         ("xxx..", "xx...", 0.8, 1.0),
-        # Half of a union is enough, less is not.
+        # Spans match if they share at least half of their union.
         ("xx...", "x....", 2 / 3, 1.0),
         ("xxx..", "x....", 0.5, 0.0),
-        # One of two spans matches; both references do not.
+        # One of the two chosen spans matches the only gold span.
         ("xx.x.", "xx...", 0.8, 2 / 3),
     ],
 )
@@ -87,7 +87,7 @@ def gold(nlp: Language, text: str, label: str) -> Doc:
 def test_erasure_of_a_classifier_that_reads_one_word(nlp) -> None:
     doc = gold(nlp, "a bad film", "B")
     right = erasure(nlp, [doc], [mask(".x.")], ["B"])
-    # 0.9 falls to 0.2 without the word, and stays with it alone.
+    # The score of 0.9 falls to 0.2 without the word, and stays the same with only this word.
     assert right.comprehensiveness == pytest.approx(0.7)
     assert right.sufficiency == pytest.approx(0.0) and right.accuracy == right.alone == 1.0
     wrong = erasure(nlp, [doc], [mask("x.x")], ["B"])
@@ -127,7 +127,7 @@ def test_the_report_compares_with_controls_and_people(nlp) -> None:
     own = found["rationale"]
     assert own.rate == pytest.approx(1 / 8) and own.spans == 0.5
     assert own.token_f == pytest.approx(2 / 3) and own.iou_f == 1.0
-    # Nothing is chosen in the second doc, so that its own word is not missed.
+    # No word of the second doc is chosen, so erasing changes nothing there.
     assert own.comprehensiveness == pytest.approx(0.7 / 2)
     assert found["first words"].token_f == 0.0 and found["first words"].rate == own.rate
     assert found["listed words"].rate == pytest.approx(1 / 8)

@@ -68,7 +68,7 @@ def test_what_no_reference_has_is_named(name: str) -> None:
     nlp = pipeline(name)
     lacking, nothing = without_references(nlp, [example(nlp)])
     assert nothing and list(lacking) == [name]
-    # One text is enough.
+    # One text with the annotation is enough.
     assert without_references(nlp, [example(nlp), of(name, nlp, "KNOWN")]) == ({}, False)
 
 
@@ -77,7 +77,7 @@ def test_some_of_it_may_be_there() -> None:
     nlp.add_pipe("sentencizer", first=True)
     lacking, nothing = without_references(nlp, [of("ner", nlp, "KNOWN")])
     assert lacking == {"textcat": "categories", "parser": "dependencies"} and not nothing
-    # Spans of another group are none of this component's.
+    # Spans of another group are no references for this component.
     nlp = pipeline("spancat")
     assert without_references(nlp, [with_spans(nlp, "KNOWN", "other")])[1]
 
@@ -100,7 +100,7 @@ def test_labels_that_the_pipeline_does_not_know(name: str) -> None:
     assert not any("NEW" in labels for labels in unknown_labels(nlp, [of(name, nlp, "KNOWN")]))
     (labels,) = unknown_labels(nlp, [of(name, nlp, "NEW"), of(name, nlp, "KNOWN")]).values()
     assert "NEW" in labels and "KNOWN" not in labels
-    # A category that no text has is none of the references'.
+    # A category that is 0 in all texts is not reported.
     assert "no" not in labels
 
 

@@ -1,4 +1,4 @@
-"""Squared errors of scores, and what share of the variance they leave."""
+"""Squared errors of scores, and the share of the variance that they explain."""
 
 import pytest
 import spacy
@@ -10,7 +10,7 @@ from spacy_latent.analysis.regression import score_regression
 
 
 def examples(*rows):
-    """Examples from pairs (reference, prediction)."""
+    """Return examples from pairs of reference and predicted scores."""
     vocab = spacy.blank("en").vocab
     made = []
     for reference, prediction in rows:
@@ -26,7 +26,7 @@ def test_by_hand():
         ({"size": 4.0}, {"size": 4.0, "price": 5.0}),
     )
     scores = registry.get("scorers", "spacy-latent.regression_scorer.v1")()(given)
-    # The price has one known score, and so no variance.
+    # "price" has only one gold score, so its variance is 0.
     assert scores["cats_mse_per_type"] == {"price": 0.0, "size": 0.5}
     assert scores["cats_r2_per_type"] == {"size": pytest.approx(1 - 0.5 / 4.0)}
     assert scores["cats_mse"] == 0.25

@@ -1,4 +1,4 @@
-"""Numbers of single structures against those counted by hand."""
+"""Statistics of single structures, against counts by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def statistics(kind: str, decoded: Any, n: int) -> dict[str, float]:
 
 
 def test_trees_by_heads() -> None:
-    # a <- b -> c, c -> d; b is the root.
+    # The arcs are a <- b -> c and c -> d, and b is the root.
     found = statistics("heads", [2, 0, 2, 3], 4)
     assert found["depth"] == 2 and found["root share"] == 0.25
     assert found["left-branching"] == pytest.approx(1 / 3)
@@ -64,7 +64,7 @@ def test_other_kinds() -> None:
     assert arcs["left-branching"] == 0.5 and arcs["arc length"] == 1.5
     segments = statistics("segments", [[0, 3, 1], [3, 4, 0]], 4)
     assert segments["segments"] == 2 and segments["segment length"] == 2.0
-    # One of them twice, with two labels.
+    # One of the phrases is there twice, with two labels.
     phrases = statistics("phrases", [[0, 4, 1], [0, 4, 0], [1, 3, 1], [2, 3, 0], [3, 4, 0]], 4)
     assert phrases["phrases"] == 5 and phrases["depth"] == 3
     assert phrases["phrase length"] == pytest.approx(12 / 5)
@@ -87,7 +87,7 @@ def test_a_distribution_is_that_of_its_finite_values() -> None:
 def test_large_numbers_of_structures_are_powers_of_ten() -> None:
     assert [power_of_ten(value) for value in (1e7, 4e7, 7.9e249)] == ["10^7", "10^8", "10^250"]
     assert effective_number(2.0) == pytest.approx(math.exp(2.0))
-    # A long text has more than a float can hold.
+    # The number of structures of a long text exceeds a float.
     assert power_of_ten(effective_number(5000.0)) == "over 10^304"
 
 
@@ -101,10 +101,10 @@ def test_position_share_tells_what_the_length_alone_tells() -> None:
     texts = [[f"w{i}{j}" for j in range(5)] for i in range(6)]
     same = [np.array([0, 0, 1, 2, 3])] * 6
     assert position_share(texts, same) == (1.0, 30)
-    # Each token's head is as its text says: nobody else's tells it.
+    # Each text has another head at each position, so the other texts do not predict it.
     different = [np.full(5, i) for i in range(6)]
     assert position_share(texts, different) == (0.0, 30)
-    # Five texts agree, and the sixth is told wrongly.
+    # Five texts agree, and the prediction for the sixth is wrong.
     assert position_share(texts, [*same[:5], np.full(5, 9)]) == (pytest.approx(5 / 6), 30)
     share, tokens = position_share([texts[0]] * 6, same)
     assert math.isnan(share) and tokens == 0, "one text, many times over, shows nothing"

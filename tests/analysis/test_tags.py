@@ -1,4 +1,4 @@
-"""Scores of tags, on docs whose scores are known."""
+"""Scores of tags, against counts by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spacy_latent.analysis.tags import score_tags
 
 
 def example(gold: str, found: str) -> Example:
-    """An example with tags of one letter; a dot is no tag."""
+    """Return an example with one-letter tags. A dot is a token without a tag."""
     docs = [
         Doc(Vocab(), words=[str(i) for i in range(len(tags))], tags=[t.strip(".") for t in tags])
         for tags in (found, gold)
@@ -23,7 +23,8 @@ def example(gold: str, found: str) -> Example:
 def test_by_tag_by_doc_and_up_to_the_first_wrong_one() -> None:
     scores = score_tags([example("AAB.", "AABX"), example("ABBA", "AABA")])
     assert scores["tag_acc"] == pytest.approx(6 / 7)
-    # A: four right of four and five found; B: two right of three and two found.
+    # Four of five found A are right, and four of four gold ones are found. For B it is two of two
+    # and two of three.
     assert scores["tag_macro_f"] == pytest.approx((8 / 9 + 4 / 5) / 2)
     assert scores["tag_whole"] == 0.5
     assert scores["tag_prefix"] == pytest.approx((1 + 1 / 4) / 2)

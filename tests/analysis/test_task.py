@@ -1,4 +1,4 @@
-"""Scores text by text, and intervals by resampling."""
+"""Scores of single texts, and confidence intervals by resampling them."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_pairs_make_a_drop_narrower() -> None:
     assert 0 < found.low < found.drop < found.high
     assert found.high - found.low < 0.05 < 4 * 1.96 * (0.7 * 0.3 / 400) ** 0.5
     same = paired_drop(accuracy, np.stack([before, ones], 1), np.stack([before, ones], 1))
-    # None of 400 texts shows a property that up to 3 of them may have.
+    # If none of 400 texts differs, a rate of up to 3/400 is still possible.
     assert (same.drop, same.low, same.high) == (0, -3 / 400, 3 / 400)
     assert (same.docs, same.differ) == (400, 0)
 
@@ -135,13 +135,16 @@ def test_what_no_text_shows_is_not_certain(size: int) -> None:
 
 
 def test_one_direction_that_no_text_shows_is_not_ruled_out() -> None:
-    """Two of 15 texts are worse and none is better: resamples end at 0."""
+    """The interval is wider than the resamples if no text shows one direction of change.
+
+    Two of 15 texts are better afterwards and none is worse, so no resample has a drop above 0.
+    """
     before = np.stack([np.arange(15) >= 2, np.ones(15)], 1).astype(float)
     after = np.ones((15, 2))
     found = paired_drop(accuracy, before, after)
     assert found.drop == pytest.approx(-2 / 15) and found.high == pytest.approx(-2 / 15 + 3 / 15)
     assert found.low < -0.2 and found.differ == 2
-    # If one is better, the resamples show it.
+    # If one text is worse, the resamples show drops.
     before[14, 0], after[14, 0] = 1.0, 0.0
     found = paired_drop(accuracy, before, after)
     assert found.drop == pytest.approx(-1 / 15) and found.differ == 3
@@ -149,7 +152,10 @@ def test_one_direction_that_no_text_shows_is_not_ruled_out() -> None:
 
 
 def test_where_texts_are_unlike_resamples_tell() -> None:
-    """40 of 60 texts of 20 tokens are better and none is worse."""
+    """The interval comes from resamples if many texts change.
+
+    One token of 20 is lost in 40 of 60 texts, and none is gained.
+    """
     rng = np.random.default_rng(0)
     size = np.full(60, 20.0)
     after = np.stack([rng.integers(10, 18, 60), size], 1).astype(float)
@@ -158,7 +164,7 @@ def test_where_texts_are_unlike_resamples_tell() -> None:
     half = 1.96 * 0.05 * (2 / 3 * 1 / 3 / 60) ** 0.5
     assert found.differ == 40 and found.drop == pytest.approx(0.05 * 2 / 3)
     assert found.low == pytest.approx(found.drop - half, abs=0.001)
-    # A text that was not seen differs by no more than the one that was.
+    # If one text changes, unseen texts are assumed to change by at most as much.
     one = after + np.stack([np.arange(60) == 7, 0 * size], 1)
     found = paired_drop(accuracy, one, after)
     assert found.drop == pytest.approx(0.05 / 60)
@@ -169,7 +175,7 @@ def test_texts_without_anything_to_count_do_not_count() -> None:
     right = np.array([[1.0, 1.0]] * 15 + [[0.0, 0.0]] * 300)
     assert interval(accuracy, right)[1] == pytest.approx(1 - 3 / 15)
     assert paired_drop(accuracy, right, right).docs == 15
-    # Finding what is not there counts, and finding nothing there is right.
+    # Texts without gold entities count: to predict nothing is right there, and an entity is wrong.
     nothing, wrong = np.zeros((10, 3)), np.array([[0.0, 1.0, 0.0]] * 10)
     some = np.array([[1.0, 1.0, 1.0]] * 10)
     found = paired_drop(f_score, np.concatenate([some, nothing]), np.concatenate([some, wrong]))

@@ -48,7 +48,10 @@ def test_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_logs_of_any_program(tmp_path: Path) -> None:
-    """Names in lines of JSON may have what other programs end lines with."""
+    """Names in JSON lines may have characters that other programs take for line ends.
+
+    Byte order marks and Windows line ends are read too, and UTF-16 is refused.
+    """
     path = tmp_path / "train.jsonl"
     lines = LINES.replace("textcat", "a\u2028b\x85").replace("\n", "\r\n")
     path.write_bytes(f"\ufeff{lines}".encode())

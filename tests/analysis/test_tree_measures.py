@@ -1,4 +1,4 @@
-"""Trees by every measure, against counts by hand, and the scorer that names them."""
+"""Measures of trees, against counts by hand, and the scorer that reports them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from spacy_latent.errors import LatentError
 
 WORDS = "[MAX 2 [MIN 4 7 ] 3 ]".split()
 GOLD = [0, 0, 0, 2, 2, 2, 0, 0]
-# ] heads both lists.
+# The head of each list is its ].
 OTHER = [7, 7, 5, 5, 5, 7, 7, 7]
-# 7 hangs on [MAX.
+# The head of 7 is [MAX.
 WRONG = [0, 0, 0, 2, 0, 2, 0, 0]
 COUNTED = [word != "]" for word in WORDS]
 
@@ -36,7 +36,7 @@ COUNTED = [word != "]" for word in WORDS]
 def test_every_measure_of_a_tree_by_another_convention() -> None:
     found = tree_counts([GOLD, OTHER, WRONG], [GOLD] * 3, [COUNTED] * 3)
     assert set(found) == set(TREE_MEASURES)
-    # Six tokens are no ], of which [MAX is the root and has no arc.
+    # Six tokens count, all except ]. One of them, [MAX, is the root and has no arc.
     assert found["attachment"].tolist() == [[6, 6], [0, 6], [5, 6]]
     assert found["whole trees"].tolist() == [[1, 1], [0, 1], [0, 1]]
     assert found["undirected"].tolist() == [[5, 5], [0, 5], [4, 5]]
@@ -45,11 +45,11 @@ def test_every_measure_of_a_tree_by_another_convention() -> None:
 
 
 def test_predictions_that_are_no_trees_are_counted_and_references_refused() -> None:
-    # [MIN and 4 on each other: the list falls apart, and the other heads are right.
+    # [MIN and 4 are heads of each other, which is a cycle. The other heads are right.
     loop = [0, 0, 3, 2, 2, 2, 0, 0]
     found = tree_counts([loop], [GOLD], [COUNTED])
     assert found["attachment"].tolist() == [[5, 6]]
-    # [MIN heads 7 all the same, and hangs on nothing.
+    # [MIN is still the head of 7, and has no head itself.
     assert found["yields"].tolist() == [[0, 2, 1]] and found["one arc"].tolist() == [[0, 1]]
     with pytest.raises(LatentError, match="reference 0"):
         tree_counts([GOLD], [loop])
@@ -103,7 +103,7 @@ def test_the_scorer_names_every_measure() -> None:
     }
     assert set(found) == set(SCORES.values())
     every = scorer("t")([example(OTHER)])
-    # The arcs of brackets with their operators are there in the other direction.
+    # The two arcs between an operator and its ] are there, with the other direction.
     assert every["latent_undirected"] == pytest.approx(2 / 7) and every["latent_yield_f"] == 1.0
     assert scorer("t", ignore_labels=["ARG"])([example(GOLD)]) == {
         "latent_uas": 1.0,
@@ -118,7 +118,7 @@ def test_the_scorer_on_texts_that_lack_something() -> None:
     bare = Example(example(GOLD).predicted, Doc(vocab, words=WORDS))
     assert scorer([]) == scorer([empty, bare, example(None)]) == {}
     assert scorer([empty, bare, example(GOLD)])["latent_yield_f"] == 1.0
-    # The sets of a text that lacks a head are not known; its other heads are.
+    # Without one gold head, the gold sets of words are unknown. The other heads still count.
     heads = [0, 0, 0, 2, None, 2, 0, 0]
     partly = Example.from_dict(
         example(GOLD).predicted, {"heads": heads, "deps": [*["x"] * 4, "", *["x"] * 3]}
@@ -131,7 +131,7 @@ def test_the_scorer_on_texts_that_lack_something() -> None:
 
 
 def test_the_scorer_with_other_tokens() -> None:
-    """ "don't" is one token of the prediction and two of the reference."""
+    """Scores are right if "don't" is one predicted token and two reference tokens."""
     scorer = registry.get("scorers", "spacy-latent.tree_scorer.v1")("t")
     vocab = spacy.blank("en").vocab
     words = ["We", "do", "n't", "like", "big", "trees"]
@@ -142,7 +142,8 @@ def test_the_scorer_with_other_tokens() -> None:
     write(predicted, "t", [SpanStructure(0, 5, "Tree", "heads", decoded)])
     found = scorer([Example(predicted, reference)])
     assert found["latent_uas"] == pytest.approx(4 / 6) and found["latent_whole_trees"] == 0.0
-    # {big, trees} is there, {do, n't} is not; the root has fewer words under it than all.
+    # {big, trees} is found and {do, n't} is not. The predicted root does not have all words below
+    # it.
     assert found["latent_yield_f"] == pytest.approx(2 * 1 / (2 + 2))
     assert found["latent_one_arc"] == 0.5
 
@@ -150,9 +151,9 @@ def test_the_scorer_with_other_tokens() -> None:
 def test_binary_trees() -> None:
     gold = listops.gold_brackets(WORDS)
     lists = [(2, 6)]
-    # The inner list from its right end, and the rest as in the published files.
+    # The inner list is combined from its right end, and the rest as in the published files.
     other = [(4, 6), (3, 6), (2, 6), (0, 2), (0, 6), (0, 7), (0, 8)]
-    # ] of [MIN is put to the rest.
+    # The inner list is combined without its ].
     without = [(2, 4), (2, 5), (0, 2), (0, 5), (0, 6), (0, 7), (0, 8)]
     apart = [(0, 3), (3, 5), (0, 2), (0, 5), (0, 6), (0, 7), (0, 8)]
     found = bracket_counts([gold, other, without, apart], [gold] * 4, [lists] * 4, [COUNTED] * 4)

@@ -1,4 +1,4 @@
-"""Statistics of trees, and the controls."""
+"""Statistics of trees, and control trees."""
 
 import random
 
@@ -67,7 +67,7 @@ def test_binary_controls_are_binary_trees(name, n):
 def test_brackets_are_counted_over_all_sentences():
     gold = [[(0, 3), (0, 2), (0, 1)], [(0, 2)], []]
     assert bracketing_f1(gold, gold) == 1.0
-    # Two of three spans are right, on both sides; single words do not count.
+    # Two of the three predicted spans and of the three gold spans match. Single words do not count.
     assert bracketing_f1([[(0, 3), (1, 3), (0, 1)], [(0, 2)], []], gold) == pytest.approx(2 / 3)
     assert bracketing_f1([[], [], []], gold) == bracketing_f1([], []) == 0.0
     with pytest.raises(ValueError):

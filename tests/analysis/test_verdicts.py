@@ -1,4 +1,4 @@
-"""Each sentence is there exactly when its number says so."""
+"""Verdicts of a report: each sentence is there if and only if the figures support it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,13 @@ def drop(drop: float, low: float, high: float, **more: Any) -> dict[str, Any]:
 def trained(
     *rows: tuple[str, float, float, float], spread: float = math.nan, **more: list[str]
 ) -> dict[str, Any]:
-    """rows: of each control its name, the difference, and the interval of that."""
+    """Return figures of trained controls.
+
+    Args:
+        rows: Name of each control, its difference, and the bounds of the difference's interval.
+        spread: Two standard deviations between trainings.
+        more: Further fields of the controls.
+    """
     what = "the same model trained with random trees"
     control = replace(TrainedControl("random trees", what, [], []), **more)
     scores = {
@@ -91,7 +97,7 @@ def trained(
 
 
 def reference(own: float, width: float = 0.02, docs: int = 500, **rows: float) -> dict[str, Any]:
-    """Agreement of the structures and of controls with the reference."""
+    """Return the agreement of the structures and of controls with the reference."""
     everything = {"encoder": own, **rows}
     return {
         "reference": ReferenceFigures(
@@ -110,7 +116,7 @@ def headline_of(found: LayerFigures) -> str:
 
 
 def test_what_random_trees_cost_is_no_sign_of_a_use() -> None:
-    """Composers are used to what they were trained with."""
+    """A composer is adapted to its own trees, so random ones cost much even without any use."""
     made = figures()
     found = verdicts(made)
     assert [verdict.code for verdict in found] == ["untested", "co-adapted"]
@@ -134,7 +140,7 @@ def test_what_random_trees_cost_is_no_sign_of_a_use() -> None:
         (("random", 0.004, -0.002, 0.009), "no-better-than-trained", "do not help", "No"),
         (("random", 0.005, -0.01, 0.02), "no-better-than-trained", "do not help", "No"),
         (("random", -0.05, -0.08, -0.02), "no-better-than-trained", "5.0 points less", "No"),
-        # They may help by 10 points, for all that is known.
+        # The interval leaves open that the trees help by 10 points.
         (("random", -0.05, -0.2, 0.1), "trained-undecided", "500 texts", "That cannot be told"),
         (("random", 0.05, -0.05, 0.15), "trained-undecided", "500 texts", "That cannot be told"),
     ],
@@ -168,7 +174,13 @@ def test_the_answer_agrees_with_a_headline_that_the_task_ignores_the_trees() -> 
 def beside(
     own: float, other: float, low: float, high: float, docs: int, differ: int | None = None
 ) -> LayerFigures:
-    """A model and a control of these scores, both from so many texts."""
+    """Return figures of a model and a control.
+
+    Args:
+        own, other: Scores of the model and of the control.
+        low, high: Interval of the difference.
+        differ: Number of texts with different predictions.
+    """
     made = figures(**trained(("random", own - other, low, high)))
     row = made.trained.measures["accuracy"]
     control = replace(row.controls["random"], value=other, docs=docs, differ=differ)
@@ -196,7 +208,7 @@ def test_where_both_are_right_everywhere_nothing_can_be_told(docs: int) -> None:
 
 
 def test_no_width_is_not_read_as_certainty() -> None:
-    """Intervals of resamples for 15 texts with the same answers."""
+    """An interval of width 0 from 15 texts with the same answers is undecided."""
     made = beside(0.8, 0.8, 0.0, 0.0, 15, differ=0)
     said = told(made, "trained-undecided")
     assert "both are the same in 15 texts, which are too few" in said
@@ -208,13 +220,13 @@ def test_no_width_is_not_read_as_certainty() -> None:
 @pytest.mark.parametrize(
     ("docs", "low", "high", "code"),
     [
-        # No difference is concluded from many texts alone.
+        # The absence of a difference is concluded only from at least 50 texts.
         (49, -0.01, 0.005, "trained-undecided"),
         (50, -0.01, 0.005, "no-better-than-trained"),
         (49, -0.2, -0.01, "no-better-than-trained"),
         (49, 0.05, 0.3, "helps"),
         (10, 0.05, 0.3, "helps"),
-        # And nothing from fewer than ten.
+        # Fewer than ten texts decide nothing.
         (9, 0.05, 0.3, "trained-undecided"),
         (9, -0.2, -0.01, "trained-undecided"),
     ],
@@ -261,7 +273,7 @@ def test_few_of_many_texts_may_have_references() -> None:
     made = figures(docs=500, **drop(0.4, 0.35, 0.45, docs=12))
     assert told(made, "few").startswith("Only 12 of 500 texts have references to judge by: what is")
     assert "few" not in codes(figures(docs=50))
-    # The structures of one long text are many, and what they look like can be told.
+    # One long text has enough structures to describe them.
     made = figures(docs=1, flat_share=0.99, random={})
     assert codes(made)[0] == "flat" and "few" in codes(made)
 
@@ -272,7 +284,7 @@ def test_whether_the_task_is_learned_cannot_be_told_from_few_texts_or_one_label(
     assert "chance" in codes(figures(**drop(0.4, 0.3, 0.5, docs=500, **low)))
     said = told(figures(**drop(0.4, 0.3, 0.5, docs=15, **low)), "chance-undecided")
     assert "in 15 texts, not surely better than always answering “yes” (60 %)" in said
-    # A structure that is far below its control is not learned, with few texts either.
+    # A score much below the share of the most frequent label decides, even with few texts.
     bad = {"before": 0.1, "before_low": 0.0, "chance": chance}
     assert "chance" in codes(figures(**drop(0.4, 0.3, 0.5, docs=15, **bad)))
     one = {"before": 1.0, "before_low": 0.994, "chance": Chance("yes", 1.0)}
@@ -282,7 +294,7 @@ def test_whether_the_task_is_learned_cannot_be_told_from_few_texts_or_one_label(
 
 
 def test_whether_the_task_is_learned_is_said_of_the_pipeline_as_it_predicts() -> None:
-    """Not of the run with single best structures, which another number is of."""
+    """The verdict is on the score with mixtures, and not on the run with single best structures."""
     chance = Chance("neg", 0.5)
     low = {"before": 0.52, "before_low": 0.45, "chance": chance}
     made = figures(**drop(0.1, 0.05, 0.15, **low, mixture=0.575, mixture_low=0.505))
@@ -290,7 +302,7 @@ def test_whether_the_task_is_learned_is_said_of_the_pipeline_as_it_predicts() ->
     assert "57 % accuracy with it, 52 % with the single best one" in told(made, "mixture")
     made = figures(**drop(0.1, 0.05, 0.15, **low, mixture=0.54, mixture_low=0.48))
     assert "its accuracy of 54 % is no better" in told(made, "chance")
-    # The other way round, too.
+    # The verdict also ignores a good score with the single best structures.
     high = {"before": 0.7, "before_low": 0.6, "chance": chance}
     assert "chance" in codes(figures(**drop(0.1, 0.05, 0.15, **high, mixture=0.5, mixture_low=0.4)))
 
@@ -310,7 +322,7 @@ def test_random_trees_that_do_better_do_not_cost_less_than_nothing(
     said = told(figures(**drop(*row)), code)
     assert said.startswith("Random trees in their place, at prediction only, do better, by ")
     assert words in said and "cost" not in said
-    # With a mixture it is the best trees that they are beside.
+    # If the model predicts with mixtures, random trees are compared with the single best trees.
     said = told(figures(**drop(*row, mixture=0.9, mixture_low=0.88)), code)
     assert said.startswith("Random trees in the place of the single best ones, at prediction only,")
 
@@ -355,7 +367,7 @@ def test_a_control_that_was_trained_otherwise_proves_nothing() -> None:
     made = figures(**trained(("random", 0.3, 0.25, 0.35), unlike=other, unfair=other))
     assert answer(verdicts(made)).startswith("Not shown") and "control-unlike" in codes(made)
     assert not any("No sign of triviality" in verdict.text for verdict in verdicts(made))
-    # But if it is as good all the same, that proves something.
+    # An unlike control that is better still decides.
     made = figures(**trained(("random", -0.3, -0.35, -0.25), unlike=other, unfair=other))
     assert answer(verdicts(made)) == "No"
 
@@ -373,7 +385,7 @@ def test_of_several_tasks_the_first_is_what_the_model_is_for() -> None:
 @pytest.mark.parametrize(
     "changes, code, words, said",
     [
-        # The model that this page once said no word against: 59.0 accuracy, 9.8 attachment.
+        # A model with a good score in the task and wrong trees, 9.8 % of the heads.
         (
             reference(0.098, nearest=0.708, flat=0.1, random=0.07),
             "no-better-than-controls",
@@ -411,14 +423,14 @@ def test_trees_that_are_right() -> None:
     assert [verdict.code for verdict in found][:2] == ["not-trivial", "far-beyond-controls"]
     assert "far better than every control. Whether the trees help" in found[0].text
     assert headline(found, made) == "The trees are mostly right; whether they help was not tested"
-    # Beyond its controls, but not so far.
+    # A small lead over the controls is only a note.
     made = figures(**reference(0.75, nearest=0.7, random=0.1))
     assert "beyond-controls" in codes(made) and verdicts(made)[0].level == "note"
     assert headline_of(made) == "Whether the trees help was not tested"
-    # With few texts the score itself decides, and nothing is claimed.
+    # Few texts leave the comparison with controls undecided.
     made = figures(**reference(0.75, width=0.1, docs=20, nearest=0.7, random=0.1))
     assert "controls-undecided" in codes(made) and not trivial(verdicts(made))
-    # A structure that does not help is not better because it is right.
+    # Trees that are right and do not help are still no better than a control.
     right = reference(0.95, nearest=0.7, random=0.1)
     made = figures(**right, **trained(("random", 0.0, -0.01, 0.01)))
     assert headline_of(made) == "No better than a control: the trees do not help"
@@ -514,7 +526,7 @@ def test_what_was_not_tested_is_not_claimed() -> None:
     assert found[1].code == "dependence-undecided" and "cannot be told" in found[1].text
     found = verdicts(figures(**drop(0.006, 0.001, 0.011)))
     assert [verdict.code for verdict in found] == ["untested", "hardly-co-adapted"]
-    # If there is no command for it, no command is named.
+    # No command makes a control for this structure, so none is named.
     (only,) = verdicts(figures("items", random={}, controls={}))
     assert "was not tested" in only.text and "spacy latent control" not in only.text
 
@@ -538,7 +550,7 @@ def test_seeds_and_mixtures() -> None:
     found = figures(others=replace(others, mean=0.25))
     assert verdicts(found)[0].code == "seeds-random" and trivial(verdicts(found))
     assert headline_of(found) == "Other seeds give other trees, as if they were random"
-    # Models of other settings may well differ.
+    # Models with other settings may differ, which is no warning.
     assert "seeds-differ" in codes(figures(others=replace(others, mean=0.25, alike=False)))
     assert "mixture" in codes(figures(**drop(0.4, 0.35, 0.45, mixture=0.97)))
     assert "few" in codes(figures(**drop(0.4, 0.35, 0.45, docs=12)))

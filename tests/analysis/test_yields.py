@@ -1,4 +1,4 @@
-"""The sets of words under heads, against counts by hand and by brute force."""
+"""Sets of words below heads, against counts by hand and by brute force."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def compare(tree: list[int], reference: list[int] = GOLD, but: str = "") -> tupl
 
 
 def test_the_gold_tree_has_all_sets_but_that_of_everything() -> None:
-    # [MIN 4 7 ] is the one list within another.
+    # The only inner list is [MIN 4 7 ].
     assert compare(GOLD) == ([1, 1, 1], [1, 1])
 
 
@@ -40,13 +40,13 @@ def test_a_bracket_may_head_its_list() -> None:
 
 
 def test_an_argument_outside_of_its_list_is_wrong() -> None:
-    # 7 hangs on [MAX: the set under [MIN is {[MIN, 4, ]}.
+    # The head of 7 is [MAX, so the set below [MIN is {[MIN, 4, ]}.
     tree = [0, 0, 0, 2, 0, 2, 0, 0]
     assert compare(tree) == ([0, 1, 1], [0, 1])
 
 
 def test_where_a_bracket_hangs_counts_only_if_it_is_to_count() -> None:
-    # ] of [MIN hangs on [MAX.
+    # The head of the inner ] is [MAX.
     tree = [0, 0, 0, 2, 2, 0, 0, 0]
     assert compare(tree) == ([0, 1, 1], [0, 1])
     assert compare(tree, but="]") == ([1, 1, 1], [1, 1])
@@ -54,50 +54,51 @@ def test_where_a_bracket_hangs_counts_only_if_it_is_to_count() -> None:
 
 def test_a_chain_has_many_sets() -> None:
     chain = [0, 0, 1, 2, 3, 4, 5, 6]
-    # Those of 2 words and more under each word but the first; one of them from [MIN to the end.
+    # Each word except the first and the last has a set of several words below it. The set of [MIN
+    # reaches to the end.
     assert compare(chain) == ([0, 6, 1], [0, 1])
-    # 4 7 3 are {4, 7, 3}, no list; of the words but ], [MIN has 3 under it.
+    # If ] does not count, the set of [MIN is no list either, since 3 is below it.
     assert compare(chain, but="]") == ([0, 4, 1], [0, 1])
 
 
 def test_one_arc_has_no_direction() -> None:
-    # The root is 7 inside of the inner list, and [MAX hangs on [MIN.
+    # The root is the word 7, inside of the inner list, and the head of [MAX is [MIN.
     #       [MAX 2  [MIN 4  7  ]  3  ]
     tree = [2, 0, 4, 4, 4, 4, 0, 0]
-    # Sets: under [MIN {[MIN, [MAX, 2, 3, ]}, under [MAX {[MAX, 2, 3, ]}; neither is a list, yet
-    # one arc, from [MIN to [MAX, joins the list to the rest.
+    # The set below [MIN is {[MIN, [MAX, 2, 3, ]}, and the set below [MAX is {[MAX, 2, 3, ]}.
+    # Neither is a list, but only the arc from [MIN to [MAX joins the inner list to the rest.
     assert compare(tree) == ([0, 2, 1], [1, 1])
 
 
 def test_two_arcs_to_the_rest_are_one_too_many() -> None:
-    # 3 hangs on 7, so that two arcs leave the inner list.
+    # The head of 3 is 7, so two arcs leave the inner list.
     tree = [0, 0, 0, 2, 2, 2, 4, 0]
     assert compare(tree) == ([0, 2, 1], [0, 1])
 
 
 def test_a_single_list_has_nothing_to_find_and_a_digit_nothing_at_all() -> None:
     found = compare_yields([[0, 0, 1, 2], [0], []], [[0, 0, 0, 0], [0], []])
-    # The chain has two sets that are no lists.
+    # The two sets of the chain are no lists.
     assert counts(found) == ([[0, 2, 0], [0, 0, 0], [0, 0, 0]], [[0, 0]] * 3)
     assert counts(compare_yields([], [])) == ([], [])
 
 
 def test_words_without_a_head() -> None:
-    # In this prediction word 7 has no head, so that [MAX does not have all words below it either.
+    # The word 7 has no predicted head, so it is neither below [MIN nor below [MAX.
     assert compare([0, 0, 0, 2, -1, 2, 0, 0]) == ([0, 2, 1], [0, 1])
     assert compare([-1] * 8) == ([0, 0, 1], [0, 1])
-    # The sets of this reference are not known.
+    # The gold sets are unknown if a gold head is.
     assert compare(GOLD, [0, 0, 0, 2, -1, 2, 0, 0]) == ([0, 0, 0], [0, 0])
 
 
 def test_several_roots() -> None:
-    # Two sentences. The set of each is given, in the reference as in the tree.
+    # The doc has two sentences. The sets of their roots do not count.
     gold = [1, 1, 1, 4, 4, 4]
     assert counts(compare_yields([gold], [gold])) == ([[0, 0, 0]], [[0, 0]])
     nested = [0, 0, 1, 3, 3, 4]
     assert counts(compare_yields([nested], [nested])) == ([[2, 2, 2]], [[2, 2]])
-    # If [MIN is a root of its own, no arc joins its list to the rest. The set of [MIN exists, and
-    # the set of [MAX is no list.
+    # If [MIN is another root, no arc joins its list to the rest. The set of [MIN is right, and the
+    # set of [MAX is no list.
     assert compare([0, 0, 2, 2, 2, 2, 0, 0]) == ([1, 2, 1], [0, 1])
 
 
@@ -115,7 +116,8 @@ def test_heads_that_are_no_trees_are_refused() -> None:
 
 
 def test_words_of_a_cycle_hang_on_nothing() -> None:
-    # 1 → 2 → 3 → 1, with 4 under it; 5 is a root, 6 on it, and 0 has no head.
+    # The heads 1 → 2 → 3 → 1 are a cycle. The head of 4 is in it, 5 is a root with 6 below it, and
+    # 0 has no head.
     assert without_cycles([-1, 2, 3, 1, 2, 5, 5]).tolist() == [-1, -1, -1, -1, 2, 5, 5]
     assert without_cycles([]).tolist() == []
     heads = np.array([1, 0])
@@ -189,8 +191,11 @@ def test_random_forests_against_brute_force(seed: int) -> None:
 
 
 def headed_by_bracket(words: list[str], chosen: set[int]) -> list[int]:
-    """The gold tree in which ``]`` heads the lists whose operators are ``chosen``, in their
-    place."""
+    """Return the gold tree with ``]`` instead of the operator as the head of some lists.
+
+    Args:
+        chosen: Positions of the operators of these lists.
+    """
     heads = listops.gold_heads(words)
     ends = {heads[i]: i for i, word in enumerate(words) if word == "]"}
     head_of = {op: ends[op] if op in chosen else op for op in ends}
@@ -198,7 +203,7 @@ def headed_by_bracket(words: list[str], chosen: set[int]) -> list[int]:
     for i, head in enumerate(heads):
         op = head if words[i] == "]" else i
         if i in head_of.values() and op in ends:
-            # The head of the list, or no head.
+            # A head of a list has the head of the outer list, or is the root.
             above = heads[op]
             moved.append(i if above == op else head_of[above])
         else:
@@ -228,5 +233,5 @@ def test_ten_thousand_docs_take_seconds() -> None:
     trees = [random_tree(["x"] * 25, rng) for _ in range(10_000)]
     start = time.process_time()
     compare_yields(trees, trees[1:] + trees[:1])
-    # Half a second on a slow core; a set for each word in Python takes minutes.
+    # This takes half a second on a slow core. Sets of words in Python would take minutes.
     assert time.process_time() - start < 10

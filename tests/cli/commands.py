@@ -1,4 +1,4 @@
-"""Commands, run in this process."""
+"""Helpers that run commands in this process."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ import spacy_latent.cli.app  # noqa: F401 (adds the commands)
 
 
 def invoked(app: typer.Typer, *arguments: object, code: int = 0, text: str | None = None) -> Result:
-    """Of a command that ends with this code. text: on standard input."""
+    """Run a command, check its exit code, and return the result.
+
+    Args:
+        text: Text on standard input.
+    """
     result = CliRunner().invoke(app, list(map(str, arguments)), input=text)
     assert result.exit_code == code, result.output
     return result
 
 
 def latent(*arguments: object, code: int = 0, text: str | None = None) -> Result:
-    """Of a command of ``spacy latent``."""
+    """Run a command of ``spacy latent``, check its exit code, and return the result."""
     return invoked(app, "latent", *arguments, code=code, text=text)
 
 
 def said(*arguments: object, code: int = 0, text: str | None = None) -> str:
-    """All that a command prints, on one line: messages are wrapped to the terminal's width."""
+    """Return the output of a command on one line, since messages are wrapped at the terminal."""
     return " ".join(latent(*arguments, code=code, text=text).output.split())
 
 
 def json_of(*arguments: object, code: int = 0, text: str | None = None) -> Any:
-    """What a command with ``--json`` prints on standard output, where nothing else may be."""
+    """Return the JSON of a command with ``--json``, which is all of its standard output."""
     return srsly.json_loads(latent(*arguments, code=code, text=text).stdout)

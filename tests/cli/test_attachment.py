@@ -1,4 +1,4 @@
-"""The report of attachment: what it counts, and what it says of pipelines without trees."""
+"""The report of attachment: its counts, and its messages for pipelines without trees."""
 
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ def shares(row):
 
 
 def refused(*arguments: object) -> str:
-    """The message, in one line."""
+    """Run a command that fails, and return its message on one line."""
     return " ".join(run(*arguments, code=1).stderr.split())
 
 
@@ -69,12 +69,12 @@ def test_trees_of_a_pipeline_beside_controls(files: Path, options: list[str]):
     figures = srsly.read_json(metrics)
     assert set(figures) == {"both: token.head", "both: latent_encoder", *CONTROLS}
     assert shares(figures["previous token"]) == pytest.approx([1 / 5, 1 / 6])
-    # The last token is its own head, as in the gold tree.
+    # The control has no next token for the last one, which is a root in the gold tree, too.
     assert shares(figures["next token"]) == pytest.approx([3 / 5, 3 / 6])
     low, high = figures["next token"]["all tokens, 95 %"]
     assert low <= 3 / 6 <= high
-    # All three arcs except the arc of the full stop join neighbours; every set of the reference
-    # belongs to a root.
+    # The three arcs without the full stop join neighbours. The gold tree has no sets of words
+    # except those of its roots, which do not count.
     assert figures["next token"]["undirected"] == pytest.approx(3 / 3)
     assert figures["next token"]["yields"] == 0.0 and figures["next token"]["one arc"] is None
     nlp = spacy.load(model)
@@ -157,7 +157,7 @@ def test_a_latent_parser_and_its_parse_have_rows_that_tell_them_apart(
     assert rows == {"training: token.head", "training: parser"}
     said = " ".join(result.output.split())
     assert "token.head is the parse" in said and "its trees in doc._.latent" in said
-    # If only one of the two is there, its name is not needed.
+    # With only one kind of trees, its name is not explained.
     nlp = spacy.load(files / "both" / "model-best", exclude=["parser"])
     nlp.to_disk(tmp_path / "alone")
     assert "is the parse" not in run(tmp_path / "alone", files / "dev.spacy").output

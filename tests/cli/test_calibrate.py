@@ -1,4 +1,4 @@
-"""``spacy latent calibrate``, and what other commands make of what it writes."""
+"""``spacy latent calibrate``, and the output of other commands on calibrated pipelines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(*arguments: Any, code: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A pipeline, annotated texts, and where to write."""
+    """The paths of a pipeline, of annotated texts, and of the output."""
     path = tmp_path_factory.mktemp("calibrate")
     nlp = spacy.blank("en")
     model = {"@architectures": "spacy-latent.CrfTagger.v1", "tok2vec": TOK2VEC}
@@ -48,15 +48,15 @@ def test_what_it_writes_and_prints(made: Any, tmp_path: Path) -> None:
     shown = run(*arguments, "--point-estimate", "--test", dev)
     for said in ("temperature", "48 texts with 24 entities", "sets with coverage 0.8", "100.0 %"):
         assert said in " ".join(shown.split())
-    # That of the fixture stores none.
+    # The pipeline of the fixture stores no probabilities.
     assert "annotate is 'map'" in shown and "precision" in shown and "min_confidence" in shown
     nlp = spacy.load(output)
     pipe: Any = nlp.get_pipe("crf_ner")
     assert pipe.calibration.temperature > 1
-    # Half of all entities are right.
+    # Half of the entities are right, so the requested precision needs no threshold.
     assert "so min_confidence is 0" in " ".join(shown.split()) and pipe.cfg["min_confidence"] == 0
     assert nlp.config["components"]["crf_ner"]["min_confidence"] == pipe.cfg["min_confidence"]
-    # It is a setting of the config again: editing that counts.
+    # min_confidence is a setting of the config, so it can be changed at loading.
     again = spacy.load(output, config={"components.crf_ner.min_confidence": 0.99})
     assert not again(TEXT).ents and nlp(TEXT).ents
     found = json_of("calibrate", model, dev, tmp_path, "--json", "--test", dev)
@@ -68,10 +68,12 @@ def test_what_it_writes_and_prints(made: Any, tmp_path: Path) -> None:
 
 @pytest.fixture
 def few(made: Any, tmp_path: Path) -> Any:
-    """Texts of which the tagger is surer, all annotated as it finds them, beside more of which half
-    are: five of 35 reach a high precision."""
+    """The paths of a pipeline, of texts, and of the output. Five of 35 entities are surely right.
+
+    The tagger is surer of the entities in these five texts. It is right in half of the others.
+    """
     nlp = spacy.load(made[0], config={"components.crf_ner.annotate": "probabilities"})
-    # After training it is as sure of both as floats can express.
+    # Without calibration, both confidences round to 1.
     calibrate(nlp, doubtful(nlp))
     places = {"I like London a lot": (7, 13), "Berlin is very grey": (0, 6)}
 
@@ -95,10 +97,10 @@ def test_a_threshold_that_keeps_few_is_refused(few: Any) -> None:
     said = " ".join(run(*arguments, code=1).split())
     assert "would keep 5 of 35 entities of the calibration texts (precision 100.0 %" in said
     assert "95 % interval 56.6 % to 100.0 %" in said and "--few" in said
-    # All 35, of which 5 and a half of 30 are right.
+    # The next threshold keeps all 35 entities, of which 5 + 15 are right.
     assert "keeps more is 0.571, of 35" in said
     assert not output.exists()
-    # Only the figures tell which precision the texts do support.
+    # The table shows the precisions that the texts support.
     assert "confidence entities precision" in said
     said = " ".join(run(*arguments, "--few", "--test", dev).split())
     for texts in ("calibration", "further"):
@@ -120,9 +122,9 @@ def test_what_the_threshold_keeps_of_both_texts_is_told(made: Any, few: Any) -> 
     found = json_of(*arguments, "--json")
     assert found["test_min_confidence"]["threshold"] == found["min_confidence"]["threshold"]
     assert found["test_min_confidence"]["kept"] == 35
-    # Beside the loss as trained there is the one that was reached.
+    # The losses are given before and after calibration.
     assert found["losses"]["calibrated"] < found["losses"]["as trained"]
-    # They are not of texts that were left out, and do not say so.
+    # These losses are on the texts of the fit, and the message says so.
     assert "mean loss of the texts, as trained:" in said
     assert "loss of texts left out of the fit" not in said
     assert re.search(r"texts, calibrated: [\d.]+, on the texts that it was fitted to", said)
@@ -137,7 +139,7 @@ def test_a_promise_is_told_with_what_it_costs(few: Any) -> None:
     found = json_of(*arguments, "--precision", 0.7)["min_confidence"]
     told = (found["kept"], found["promised"], found["confidence"])
     assert told == pytest.approx((5, 0.7, 0.8))
-    # All of five are right.
+    # All five entities are right.
     assert found["bound"] == pytest.approx(0.2 ** (1 / 5))
     assert (found["recall"], found["full_recall"]) == (0.25, 1.0)
     said = " ".join(run(*arguments[:-1], "--precision", 0.7, "--force").split())
@@ -145,7 +147,7 @@ def test_a_promise_is_told_with_what_it_costs(few: Any) -> None:
     assert "confidence of 80 % (lower bound 72.5 %)" in said
     assert "recall: 25.0 % with it, 100.0 % without a threshold" in said
     assert "a text is a doc" in said
-    # Nothing is promised of a point estimate.
+    # A point estimate gives no lower bound.
     estimated = (*arguments[:5], "--precision", 0.7, "--force", "--point-estimate")
     said = " ".join(run(*estimated).split())
     assert "point estimate" in said and "lower bound" not in said
@@ -179,7 +181,7 @@ def test_texts_that_chose_the_checkpoint_are_told(made: Any, tmp_path: Path) -> 
         arguments = ("calibrate", tmp_path / setting, dev, tmp_path / f"out_{setting}")
         said = " ".join(run(*arguments).split())
         assert told in said and "If these texts" not in said
-    # Nothing chose the pipeline at the end of a training.
+    # The dev texts did not choose model-last.
     nlp.config["corpora"] = {"dev": {"path": str(dev)}}
     nlp.to_disk(tmp_path / "model-last")
     arguments = ("calibrate", tmp_path / "model-last", dev, tmp_path / "out_last")
@@ -187,7 +189,7 @@ def test_texts_that_chose_the_checkpoint_are_told(made: Any, tmp_path: Path) -> 
 
 
 def test_a_fit_that_does_not_gain_is_not_kept(made: Any, tmp_path: Path) -> None:
-    """Confidences that are right already: one of forty is wrong, which tells nothing."""
+    """One wrong entity of forty does not show that the confidences need a correction."""
     nlp = spacy.load(made[0])
     docs = []
     for i in range(40):
@@ -228,7 +230,7 @@ def test_a_pipeline_that_is_there_is_not_overwritten(made: Any, tmp_path: Path) 
     assert (output / "crf_ner" / "cfg").read_bytes() == before
     run("calibrate", model, dev, output, "--biases", "--force")
     assert (output / "crf_ner" / "cfg").read_bytes() != before
-    # Before anything is read.
+    # The output is checked before the pipeline, which does not exist here.
     taken = tmp_path / "file"
     taken.write_text("mine", encoding="utf8")
     for force in ((), ("--force",)):
@@ -269,7 +271,7 @@ def test_labels_that_training_did_not_have_are_told_with_what_comes_of_them(
     assert "have a label that the component was not trained on: PERSON. It cannot find" in shown
     assert "1 text left out of the fit of temperature and biases" in shown
     assert "because an entity has such a label, crosses" in shown
-    # If all labels are known, they are no reason.
+    # If all labels are known, the message does not name labels as a reason.
     print_calibration(Calibrated(made, {}, {}, many, many, [], 2))
     shown = " ".join(capsys.readouterr().out.split())
     assert "2 texts left out" in shown and "because an entity crosses" in shown
@@ -323,7 +325,7 @@ def test_numbers_near_one_are_not_printed_as_one(capsys: pytest.CaptureFixture[s
 
 
 def test_each_confidence_has_one_row(capsys: pytest.CaptureFixture[str]) -> None:
-    """0.90004 is printed as 0.9, which is listed."""
+    """The confidence 0.90004 is printed as 0.9, so it is in the row of 0.9."""
     found = JudgedEntities(
         [0.90001] * 3 + [0.90004] * 30, [False] * 3 + [True] * 30, ["A"] * 33, 30
     )
@@ -353,9 +355,9 @@ def test_confidences_that_became_flat_are_told(
     assert f"slope {slope} and shift +1.73" in said
     assert ("may add up to more than 1" in said) == warned
     assert ("become 2.1 times" in said) == warned
-    # Whatever the slope is.
+    # This message does not depend on the slope.
     assert "less probable than an alternative that has it" in said
-    # The message is true: three labels of a span, each with a third.
+    # The first message is true: the confidences of three equally probable labels exceed 1.
     assert 3 * made.confidence(1 / 3, "GPE") > 1
 
 
@@ -382,13 +384,13 @@ def test_the_report_draws_it(made: Any, tmp_path: Path) -> None:
     found = figures["entities"]["crf_ner"]
     assert found["found"] == 48 and found["error"] > found["chance_high"]
     assert sum(one["count"] for one in found["bins"]) == 48
-    # These commands tell of latent structures alone.
+    # These commands only report on latent structures.
     for arguments in (("stats", model, dev), ("compare", model, model, "--corpus", dev)):
         assert "not latent" in run(*arguments, code=1)
 
 
 def test_the_report_says_that_nothing_is_found(made: Any, tmp_path: Path) -> None:
-    """An untrained tagger with a bias against every entity."""
+    """The report is valid for a tagger with a bias against every entity."""
     nlp = spacy.load(made[0])
     pipe: Any = nlp.get_pipe("crf_ner")
     pipe.calibration = EntityCalibration(biases={"GPE": -1000.0})
@@ -439,6 +441,6 @@ def test_a_precision_out_of_range_is_refused_before_anything_is_calibrated(
     model, dev, _ = made
     given = ("calibrate", model, dev, tmp_path / "out", "--precision", precision, *options)
     said = " ".join(run(*given, code=1).split())
-    # Half of the entities are right, so that 1 is refused as well, beside the figures.
+    # Half of the entities are right, so a precision of 1 is also refused, with a table.
     assert (f"--precision is {precision}" in said and "0.97 for 97 %" in said) == refused
     assert ("confidence entities precision" in said) != refused

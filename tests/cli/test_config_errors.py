@@ -1,4 +1,4 @@
-"""Commands say where in a config a mistake is."""
+"""Messages of commands on mistakes in a config, with the block and the setting."""
 
 from __future__ import annotations
 
@@ -29,12 +29,15 @@ MODEL = "components.latent_encoder.model"
 
 
 def changed(path: str, **settings: Any) -> Config:
-    """The config of an encoder with a listener in which a block has other settings."""
+    """Return the config of an encoder and a listener, with changed settings of a block."""
     return with_settings(latent_pipeline("textcat").config.copy(), path, settings)
 
 
 def with_settings(config: Config, path: str, settings: dict[str, Any]) -> Config:
-    """The config itself, in which a block has other settings; all others go with another name."""
+    """Change settings of a block of the config, and return the config.
+
+    If the settings have a registered name, they replace all settings of the block.
+    """
     block = config
     for key in path.split("."):
         block = block[key]
@@ -56,7 +59,7 @@ def test_an_unknown_name_is_told_with_its_block_and_the_nearest(name: str) -> No
     said = str(refused(changed(place, **{"@misc": f"spacy-latent.{name}"})))
     assert said.startswith(f"[{place}] @misc: there is no structure 'spacy-latent.{name}'. ")
     assert "Did you mean spacy-latent.SpanningTree.v1?" in said and "ProjectiveTree" in said
-    # These names are in the same registry, and are of other kinds.
+    # Names of other kinds in the same registry are not suggested.
     assert "SparseMAP" not in said and "Biaffine" not in said and len(said) < 500
 
 
@@ -86,7 +89,7 @@ def test_of_other_registries_the_nearest_is_named() -> None:
     [(f"{MODEL}.structure", "@misc"), ("components.textcat.model.tok2vec", "@architectures")],
 )
 def test_a_name_of_ones_own_is_registered_by_a_file(place: str, key: str) -> None:
-    # Far from all names that other tests register, which would be offered in its place.
+    # The name resembles no name that other tests register, so none is suggested.
     said = str(refused(changed(place, **{key: "nobodys.Xylophone.v1"})))
     assert said.endswith("'nobodys.Xylophone.v1'. Give the file that registers it with --code.")
 
@@ -110,7 +113,7 @@ def test_an_error_of_a_value_begins_with_its_block() -> None:
     assert str(refused(config)).startswith(f"[{MODEL}.structure] KOfN: k is -2")
     config = changed(MODEL, temperature=-1.0)
     assert str(refused(config)).startswith(f"[{MODEL}] The temperature is -1.0")
-    # The error has the same class, so that it can be caught as before.
+    # The error keeps its class.
     config = changed(f"{MODEL}.composer", **{"@misc": "spacy-latent.Selection.v1"})
     error = refused(config)
     assert isinstance(error, IncompatiblePair) and str(error).startswith(f"[{MODEL}] Selection")
@@ -150,7 +153,10 @@ def test_debug_says_so_of_training_too(tmp_path: Path) -> None:
 def test_a_text_in_the_place_of_a_number_is_told_with_its_setting(
     estimator: str, setting: str
 ) -> None:
-    """``1e-6x``, or a number in quotation marks: a comparison may say nothing of the setting."""
+    """The message names the setting, which Python's error of a comparison would not.
+
+    Such a text is a typing error, as in ``1e-6x``, or a number in quotation marks.
+    """
     place = f"{MODEL}.estimator"
     block = {"@misc": f"spacy-latent.{estimator}.v1", setting: "x"}
     said = str(refused(changed(place, **block)))
@@ -158,7 +164,7 @@ def test_a_text_in_the_place_of_a_number_is_told_with_its_setting(
 
 
 def with_setting(place: str, name: str, value: Any) -> Config:
-    """Beside those that a block has."""
+    """Return a config with one more setting in a block."""
     nlp = latent_pipeline("textcat")
     nlp.add_pipe("latent_textcat_multilabel")
     config = nlp.config.copy()
@@ -187,7 +193,7 @@ def test_a_misspelt_setting_is_told_with_its_block_and_the_nearest(
 ) -> None:
     said = str(refused(with_setting(place, name, 1)))
     assert said.startswith(f"[{place}] {name}: ") and f"Did you mean {near}?" in said
-    # No settings of other blocks, and none of the values of this one.
+    # The message has no settings of other blocks, and no values.
     assert takes in said and "{" not in said and len(said) < 500
 
 
@@ -246,7 +252,7 @@ def test_of_shipped_configs_every_setting_is_known(path: Path) -> None:
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
-    """A whole config, and a corpus that it can be trained on, in a directory."""
+    """A directory with a complete config, and a corpus for its training."""
     nlp = latent_pipeline("textcat")
     config = load_model_from_config(nlp.config, auto_fill=True).config.copy()
     config["paths"].update(train=None, dev=None)
@@ -325,7 +331,7 @@ def test_debug_reads_what_training_is_judged_by(written: Path) -> None:
 def test_debug_names_a_setting_of_training_that_spacy_would_not_read(written: Path) -> None:
     config = load_config(written / "config.cfg", interpolate=False)
     config["training"]["max_step"] = config["training"].pop("max_steps")
-    # A variable of one's own.
+    # A variable of the user is not a mistake.
     config["training"]["my_rate"] = 0.1
     config.to_disk(written / "config.cfg")
     _, said = debug(written, f"--paths.train={written / 'train.spacy'}")
@@ -382,7 +388,7 @@ def test_debug_names_labels_that_training_does_not_have(
     docs[0].cats = {"D": 1.0, "A": 0.0}
     DocBin(docs=[docs[0], docs[19]]).to_disk(written / "dev.spacy")
     paths = [f"--paths.{name}={written / name}.spacy" for name in ("train", "dev")]
-    # C is beyond the examples that the pipeline is initialized with.
+    # The label C is only in a text after those that initialize the pipeline.
     code, said = debug(written, *paths)
     assert code == 0, said
     assert "of [corpora.dev] have a label that [corpora.train] does not have: D." in said
@@ -416,8 +422,7 @@ def test_settings_that_nothing_would_read_are_told(name: str, said: str, tmp_pat
 
 
 def crf_over_what_is_sourced(folder: Path) -> Config:
-    """Writes a pipeline, and a config of a ``crf_ner`` that shares its tok2vec. RETURNS: the
-    config."""
+    """Write a pipeline, and return a config of a ``crf_ner`` that shares its tok2vec."""
     nlp = blank("en")
     nlp.add_pipe("tok2vec", config={"model": TOK2VEC})
     nlp.add_pipe("fails_to_initialize")
@@ -504,7 +509,7 @@ def test_debug_says_how_it_is_with_the_training_corpus(tmp_path: Path) -> None:
     config.to_disk(tmp_path / "config.cfg")
     DocBin().to_disk(tmp_path / "empty.spacy")
     (tmp_path / "broken.spacy").write_bytes(b"nothing of the kind")
-    # Not given yet, not there, and there but nothing to train on.
+    # The training corpus has no path, does not exist, or has no texts to train on.
     code, said = debug(tmp_path)
     assert code == 0 and "[corpora.train] has no path" in said and "No mistake was found" in said
     code, said = debug(tmp_path, f"--corpora.train.path={tmp_path / 'none.spacy'}")
@@ -533,7 +538,7 @@ def test_debug_tells_of_what_a_component_is_initialized_with_in_a_line(tmp_path:
     corpus = ("--corpus", str(tmp_path / "train.spacy"))
     code, said = debug(tmp_path, *corpus)
     assert code == 1 and "are a mapping of ['1']; expected a list of names" in said
-    # An error of a setting that spaCy checks itself.
+    # spaCy itself checks this setting.
     config["initialize"]["components"] = {"crf_ner": {"label": ["GPE"]}}
     config.to_disk(tmp_path / "config.cfg")
     code, said = debug(tmp_path, *corpus)
@@ -541,7 +546,7 @@ def test_debug_tells_of_what_a_component_is_initialized_with_in_a_line(tmp_path:
 
 
 def test_an_error_of_a_function_of_ones_own_is_left_as_it_is() -> None:
-    """Its settings are right, and the traceback is what tells where it fails."""
+    """The settings are valid, so only the traceback shows the place of the error."""
     name = "tests.FailingEstimator.v1"
 
     @registry.misc(name)

@@ -40,7 +40,7 @@ def test_the_short_options_mean_the_same_everywhere() -> None:
     assert meant == {"-c": {"component"}, "-g": {"gpu_id"}}
 
 
-# Makes texts, or judges pipelines of the project itself.
+# Commands that load no pipeline of the user.
 WITHOUT_CODE = {
     "latent demo",
     "latent generate listops",
@@ -64,7 +64,7 @@ def test_evaluations_are_in_one_group_and_under_their_old_names() -> None:
         assert [each.opts for each in before.params] == [each.opts for each in command.params]
     shown = CliRunner().invoke(latent_cli, ["--help"]).output
     assert "evaluate" in shown and "attachment" not in shown
-    # Its JSON is still all that is on standard output.
+    # The old name also writes errors to standard error, so that standard output is only JSON.
     old = CliRunner().invoke(latent_cli, ["compare", "none.json"])
     assert old.exit_code == 1 and old.stdout == "" and "none.json" in old.stderr
 
@@ -78,7 +78,7 @@ def test_every_component_has_the_short_option(path: str) -> None:
 def test_why_a_command_failed_stands_on_standard_error(
     capsys: pytest.CaptureFixture[str], tmp_path: Any
 ) -> None:
-    """Who pipes JSON or a drawing on gets nothing else on standard output."""
+    """Messages go to standard error, so that JSON or a drawing can be piped on."""
     with pytest.raises(SystemExit) as ended:
         fail("This cannot be", "Do that.")
     printed = capsys.readouterr()
@@ -112,5 +112,5 @@ def test_what_is_no_pipeline_is_told_with_those_below_it(
     assert f"Give one of those below it: {tmp_path / 'model-best'}, " in shown
     assert shown.endswith("seed-2/model-best and 1 more.")
     assert "It is a file. Give the directory" in said(tmp_path / "model-best" / "meta.json")
-    # spaCy's own message ends with a full stop.
+    # The advice follows spaCy's own message, which ends with a full stop.
     assert ". Give a directory that 'spacy train' wrote" in said(tmp_path / "none")

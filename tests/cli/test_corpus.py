@@ -1,4 +1,4 @@
-"""Corpora from the command line, as other programs write them, and what is wrong with them."""
+"""Corpora on the command line in the formats of other programs, and errors in them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_standard_input_is_read_as_files_are(monkeypatch: pytest.MonkeyPatch) ->
     given("é\n".encode("utf16"))
     with pytest.raises(LatentError, match="UTF-8"):
         list(lines_of_stdin())
-    # Python reads it like this if the locale is C, as it often is in a container.
+    # Python decodes standard input like this in the locale C, which is common in containers.
     given("a\né\n".encode("latin1"), "surrogateescape")
     with pytest.raises(LatentError, match=r"line 2.*E9"):
         list(lines_of_stdin())

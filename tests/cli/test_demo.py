@@ -1,4 +1,4 @@
-"""``spacy latent demo``, and the pipeline that it shows."""
+"""``spacy latent demo``, and the pipeline that comes with the package for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONFIG = Path(__file__).parents[2] / "configs" / "demo.cfg"
 
 
 def test_the_pipeline_is_that_of_the_demo() -> None:
-    """Made by the command in tests/carried_pipeline.py, and not changed since."""
+    """The command in tests/carried_pipeline.py made the pipeline, with the demo's config."""
     assert carried_pipeline.sums() == srsly.read_json(carried_pipeline.SUMS)
     size = sum(path.stat().st_size for path in carried_pipeline.CARRIED.rglob("*"))
     assert size < 1_000_000
@@ -46,10 +46,10 @@ def test_it_shows_trees_and_judges_them(tmp_path: Path) -> None:
         assert values > 95 and trees > 95 and control < 30
     html = page.read_text("utf8")
     assert "<svg" in html and "whole trees" in html
-    # The expression that was given is the first that is drawn.
+    # The given expression is drawn first.
     words = " ".join(re.findall(r">([^<>]+)</(?:text|tspan)>", html[html.index("<svg") :]))
     assert words.index("[MED") < words.index("[MAX") < words.index("[MIN")
-    # As in the table, the heads of the four ] do not count: 10 of 14 tokens.
+    # As in the table, the heads of the four ] do not count, so 10 of 14 tokens do.
     assert "10 of 10 arcs as in gold" in html
 
 

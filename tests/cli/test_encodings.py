@@ -1,4 +1,4 @@
-"""Commands whose output is not in UTF-8, as of what is redirected on Windows."""
+"""Commands whose streams are not in UTF-8, such as redirected output on Windows."""
 
 from __future__ import annotations
 
@@ -51,10 +51,13 @@ def saved(nlp: Language, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=ENCODINGS)
 def run(request: pytest.FixtureRequest, nlp: Language, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """RETURNS: what runs a command with standard streams of an encoding, and gives what it printed
-    to both, after a look whether the encoding was kept and no terminal would be steered."""
+    """A function that runs a command with standard streams of an encoding.
+
+    It returns the output of both streams. It checks that they have the encoding, and no characters
+    that control a terminal.
+    """
     monkeypatch.setattr(spacy, "load", lambda name: nlp)
-    # wasabi looks when it is imported.
+    # wasabi reads the encoding when it is imported.
     monkeypatch.setattr(wasabi.util, "ENCODING", request.param)
 
     def invoke(*arguments: Any, code: int = 0, stdin: bytes = b"", file: bool = False) -> str:
@@ -130,7 +133,7 @@ def test_standard_input_is_in_utf_8_and_ends_its_lines_as_it_may(run: Run, saved
 
 
 def test_streams_that_are_no_files_of_text_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Streams like a notebook's, or no streams."""
+    """Streams in memory, as in a notebook, and missing streams are not changed."""
     for stream in (io.StringIO(), None):
         for name in ("stdin", "stdout", "stderr"):
             monkeypatch.setattr(sys, name, stream)

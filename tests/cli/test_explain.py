@@ -67,7 +67,7 @@ def test_texts_without_an_entity_do_not_end_the_others(tmp_path: Any) -> None:
     rows = [srsly.json_loads(line) for line in result.stdout.splitlines()]
     assert [row["label"] for row in rows] == ["GPE", None, None, "GPE"]
     assert rows[2].keys() == rows[0].keys() and rows[2]["text"] == "and so on"
-    # A text by itself, of which nothing else is said.
+    # A single text without an entity is an error.
     result = explain(tmp_path / "model", "and so on", code=1)
     assert "no entity number 0" in " ".join(result.output.split())
 
@@ -83,7 +83,10 @@ def test_measures_are_in_percent_as_those_of_rationales_are() -> None:
 
 
 def explanation(words: list[str], weights: list[float], chosen: list[int]) -> Explanation:
-    """The explanation of these words with these weights; each fall is ten times as much."""
+    """Return an explanation with given words, weights and chosen words.
+
+    The fall of the probability without a word is ten times its weight.
+    """
     mask = np.zeros(len(words), dtype=bool)
     mask[chosen] = True
     judged = {"mask": Faithfulness(0.3, 0.1)}
@@ -112,7 +115,7 @@ def test_words_that_the_mask_keeps_none_of_are_shown_with_what_the_probability_f
     assert not kept.from_falls and "[so] [bad 0.90] it" in shown and "2 words by" in shown
     page = render_explanations([kept])
     assert "the mask keeps none" not in page and "0.00" not in page
-    # The legend says what the numbers are, of one kind or of both.
+    # The legend explains the kinds of numbers that are shown, one or both.
     assert "draws" not in legend([closed]) and "falls by without" in legend([closed])
     assert "draws" in legend([kept]) and "falls by without" not in legend([kept])
     assert "draws" in legend([closed, kept]) and "falls by without" in legend([closed, kept])
@@ -143,10 +146,10 @@ def test_of_long_texts_only_what_is_around_the_words_is_printed() -> None:
 def test_several_texts_have_a_mean(saved: Any) -> None:
     result = explain(saved, "--steps", 5, text=f"{BAD}\n{BAD}\n\n")
     shown = " ".join(result.output.split())
-    # A text without words is none of them.
+    # A text without words does not count for the mean.
     assert result.exit_code == 0 and "2 texts" in shown and " of 6.0 words by" in shown
     assert "no words in this text" in shown and "stands without" not in shown
-    # The columns are explained once, however many tables there are.
+    # The columns are explained once for all tables.
     assert shown.count("compr.: by how much") == 1
     assert "texts" not in explain(saved, BAD, "--steps", 5).output
 

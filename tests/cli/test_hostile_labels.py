@@ -1,4 +1,4 @@
-"""Labels, names and words that are markup, steer a terminal, are very long, or are hundreds."""
+"""Labels, names and words with markup or control characters, of great length or number."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HOSTILE = (
     "&#27;",
 )
 FURTHER = [f"label {i} of hundreds" for i in range(120)]
-# Characters that HTML does not allow, and that turn the direction of what follows.
+# Characters that HTML does not allow, and one that reverses the direction of the text.
 FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
 
 
@@ -52,7 +52,7 @@ def docs(nlp: Language) -> list[Doc]:
 
 @pytest.fixture(scope="module", params=["crf_ner", "tree_spancat"])
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """RETURNS: the component's name, and a directory with a pipeline and texts."""
+    """The component's name, and a directory with a pipeline and texts."""
     nlp = spacy.blank("en")
     pipe: Any = nlp.add_pipe(request.param, config={"model": {"tok2vec": TOK2VEC}})
     for label in FURTHER:
@@ -64,7 +64,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     learn(nlp, sample, 25, optimizer)
     found = pipe(Doc(nlp.vocab, words=[token.text for token in gold[0]]))
     spans = found.ents if request.param == "crf_ner" else found.spans["sc"]
-    # Else there is nothing to draw.
+    # Check that there is something to draw.
     assert HOSTILE[0] in [span.label_ for span in spans]
     path = tmp_path_factory.mktemp(request.param)
     nlp.to_disk(path / "model")
@@ -108,7 +108,7 @@ def test_pages_are_well_formed(trained: Any) -> None:
 def test_the_terminal_is_not_steered(trained: Any) -> None:
     _, path = trained
     printed = latent("show", path / "model", "word2 <b> \x1b[2J name2 &amp;").output
-    # The colours of messages.
+    # Remove the colours of messages.
     printed = re.sub(r"\x1b\[(38;5;\d+|[01])m", "", printed)
     assert "name2" in printed and not FORBIDDEN.search(printed)
 
@@ -126,7 +126,7 @@ def test_values_of_a_config_do_not_steer_the_terminal(tmp_path: Path) -> None:
     nlp.config["paths"]["train"] = HOSTILE[4]
     nlp.config.to_disk(tmp_path / "a.cfg")
     printed = latent("init", tmp_path / "a.cfg", tmp_path / "a b's.cfg", "--for", "entities").output
-    # Without the colours of messages.
+    # Remove the colours of messages.
     printed = re.sub(r"\x1b\[(38;5;\d+|[01])m", "", printed)
     assert "red" in printed and not FORBIDDEN.search(printed)
     (command,) = (line for line in printed.splitlines() if line.startswith("spacy train"))
@@ -168,7 +168,7 @@ def test_labels_for_screen_readers_have_no_control_characters() -> None:
 def test_who_sits_at_a_terminal_is_told_that_texts_are_waited_for(
     terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without it a command without texts looks as if it hung."""
+    """A message says that the command waits for texts, which would otherwise look like a hang."""
     given = io.StringIO("one\ntwo\n")
     monkeypatch.setattr(given, "isatty", lambda: terminal, raising=False)
     monkeypatch.setattr("sys.stdin", given)

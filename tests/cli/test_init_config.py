@@ -1,4 +1,4 @@
-"""A structure in configs as spaCy makes them."""
+"""``spacy latent init``: structures are added to configs that spaCy makes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _filled(*pipeline: str, **settings: Any) -> Config:
 
 
 def full(*pipeline: str, **settings: Any) -> Config:
-    """The same with all defaults."""
+    """Return the config of ``made`` with all defaults filled in."""
     return _filled(*pipeline, **settings).copy()
 
 
@@ -82,7 +82,7 @@ def init(*arguments: object, **options: Any) -> Result:
 
 
 def trained(config: Config) -> Language:
-    """After two steps."""
+    """Train a pipeline two steps."""
     nlp = load_model_from_config(config, auto_fill=True)
     examples = [Example.from_dict(nlp.make_doc("A b c"), GOLD)] * 2
     optimizer = nlp.initialize(lambda: examples)
@@ -92,7 +92,7 @@ def trained(config: Config) -> Language:
 
 
 def without_shared(pipeline: list[str]) -> Config:
-    """A config in which each component has the embedder of its defaults."""
+    """Return a config in which each component has its default embedder."""
     nlp = spacy.blank("en")
     for name in pipeline:
         nlp.add_pipe(name)
@@ -129,7 +129,7 @@ def test_what_spacy_makes_trains_with_a_structure(
     assert ("latent_encoder" in nlp.pipe_names) == shared
     latent = ["latent_encoder"] if shared else names or [nlp.pipe_names[-1]]
     for name in latent:
-        # crf_ner has its tags under its own name.
+        # The component's own name is taken by the tags of crf_ner.
         name = {"crf_ner": "crf_ner#2"}.get(name, name)
         (doc,) = nlp.pipe(["A b c"])
         stored = doc._.latent[name].heads.tolist()
@@ -143,7 +143,7 @@ def test_a_text_classifier_that_reads_no_vectors_gets_those_of_single_words() ->
     model = model_of(config)
     assert model["@architectures"] == "spacy.TextCatReduce.v1"
     tok2vec = model["tok2vec"]
-    # Else what one word says of another would go around the structure.
+    # A residual connection or a contextual embedder would bypass the structure.
     assert tok2vec["residual"] is False
     assert tok2vec["tok2vec"]["@architectures"] == "spacy.MultiHashEmbed.v2"
     assert tok2vec["scorer"]["encoder"]["@misc"] == "spacy-latent.BiLSTM.v1"
@@ -160,7 +160,7 @@ def test_a_classifier_made_of_a_bag_of_words_takes_empty_texts_as_that_did() -> 
     assert set(empty.cats) == set(text.cats) == set(GOLD["cats"])
 
 
-# The last goes with no one-to-one alignment.
+# Marginals does not work with a one-to-one alignment.
 @pytest.mark.parametrize("estimator", ["SparseMAP", "ImplicitMLE", "ScoreFunction", "Marginals"])
 @pytest.mark.parametrize("shared", [False, True])
 def test_an_alignment_of_two_texts_is_refused_where_there_is_one(
@@ -188,7 +188,7 @@ def test_what_a_listener_reads_stays() -> None:
     assert embedder["@architectures"] == "spacy.Tok2VecListener.v1"
     assert components(after)["ner"]["model"]["tok2vec"]["tok2vec"] == embedder
     assert components(after)["tagger"] == components(before)["tagger"]
-    # A copy was changed.
+    # The given config is not changed.
     assert components(before)["ner"]["model"]["tok2vec"] == embedder
 
 
@@ -251,7 +251,7 @@ def test_the_command_writes_a_config_and_says_what_it_changed(tmp_path: Path) ->
     assert result.exit_code == 0, result.output
     assert "+[components.ner.model.tok2vec.structure]" in result.output
     assert "-[components.ner]" not in result.output
-    # Lines to copy.
+    # The commands are on lines of their own, to be copied.
     paths = "--paths.train ./train.spacy --paths.dev ./dev.spacy"
     lines = result.output.splitlines()
     assert f"spacy latent debug {output} {paths}" in lines
@@ -261,7 +261,7 @@ def test_the_command_writes_a_config_and_says_what_it_changed(tmp_path: Path) ->
     written = load_config(output)
     nlp = load_model_from_config(written)
     assert nlp.pipe_names == ["tok2vec", "ner"]
-    # It is refused as soon as it gets a stage that training does not come to.
+    # The config refuses a later stage that training does not reach.
     block = components(written)["ner"]["model"]["tok2vec"]
     first, then = block["estimator"], {"@misc": "spacy-latent.SparseMAP.v1"}
     stages = {"@misc": "spacy-latent.EstimatorSequence.v1", "first": first, "then": then}
@@ -287,7 +287,7 @@ def test_a_callback_that_is_there_stays() -> None:
     assert with_refusal(config) == config
 
 
-# ---------------------------------------------------------------- what has a structure already
+# ---------------------------------------------------------------- configs with a structure
 
 
 @pytest.mark.parametrize(
@@ -303,10 +303,10 @@ def test_a_structure_and_an_estimator_are_replaced(
         return model_of(config, owner) if shared else model_of(config, owner)["tok2vec"]
 
     assert layer(before)["estimator"]["prediction"] == "marginals"
-    # By the name of the listener, too; ner would have to be meant otherwise.
+    # The name of a listener stands for the encoder, which ner does not listen to.
     config = filled(with_structure(before, ["textcat"], None, "implicit-mle", shared))
     assert layer(config)["estimator"]["@misc"] == "spacy-latent.ImplicitMLE.v1"
-    # A setting of the old estimator, which the new one does not know.
+    # The new estimator does not have this setting of the old one.
     assert "prediction" not in layer(config)["estimator"]
     kept = ("structure", "scorer", "composer", "tok2vec")
     assert {key: layer(config)[key] for key in kept} == {key: layer(before)[key] for key in kept}
@@ -325,7 +325,7 @@ def test_what_the_user_set_in_a_block_that_stays_stays() -> None:
     config = with_structure(before, [], "projective-tree")
     tok2vec = model_of(config)["tok2vec"]
     assert tok2vec["scorer"]["encoder"]["hidden_width"] == 48
-    # A copy was changed.
+    # The given config is not changed.
     structure = model_of(before)["tok2vec"]["structure"]
     assert structure["@misc"] == "spacy-latent.SpanningTree.v1"
 
@@ -353,7 +353,7 @@ def test_an_inline_structure_gets_an_estimator_that_needs_the_loss() -> None:
     assert textcat["model"]["structure"]["@misc"] == "spacy-latent.ProjectiveTree.v1"
     assert textcat["model"]["tok2vec"]["@architectures"] == "spacy.MultiHashEmbed.v2"
     trained(config)
-    # And back.
+    # The change can be reversed.
     soft = filled(with_structure(config, [], None, "marginals"))
     assert model_of(soft)["estimator"] == {
         "@misc": "spacy-latent.Marginals.v1",
@@ -381,10 +381,10 @@ def test_what_of_a_structure_cannot_be_changed() -> None:
         with_structure(shared, ["ner"], shared=True)
 
 
-# ---------------------------------------------------------------- ours in the place of spaCy's
+# ------------------------------------------- replacements of spaCy's components
 
 
-# The one that is replaced, a setting that stays, and scores that spaCy's scorer gives.
+# The replaced component, settings that are kept, and scores of spaCy's scorer.
 REPLACED: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "crf_ner": ("ner", {"incorrect_spans_key": "wrong"}, {"ents_f", "ents_p", "ents_r"}),
     "latent_parser": ("parser", {}, {"dep_uas", "dep_las", "sents_f"}),
@@ -409,7 +409,7 @@ def test_one_of_ours_gets_the_place_and_the_embedder(factory: str, shared: bool)
     assert new["scorer"] == old["scorer"]
     assert new["model"]["tok2vec"] == old["model"]["tok2vec"]
     assert ("Listener" in new["model"]["tok2vec"]["@architectures"]) == shared
-    # All else is as of one that is added to a pipeline.
+    # The other settings are those of a component that is added to a pipeline.
     alone = components(filled(without_shared([factory])))[factory]["model"]
     assert {**new["model"], "tok2vec": None} == {**alone, "tok2vec": None}
     nlp = trained(config)
@@ -454,7 +454,7 @@ def test_a_scorer_over_a_transformer_learns_faster(shared: bool, estimator: str)
     owner = "latent_encoder" if shared else "textcat"
     block = latent_block(components(config)[owner]["model"])
     assert block is not None and block["scorer_learn_rate"] == 5.0
-    # A setting of the user stays.
+    # A setting of the user is kept.
     block["scorer_learn_rate"] = 2.0
     config = filled(with_structure(config, [], None, "straight-through"))
     block = latent_block(components(config)[owner]["model"])
@@ -496,7 +496,7 @@ def test_what_does_not_become_one_of_ours(factory: str) -> None:
             replaced_by(factory, full(*pipeline), names)
     with pytest.raises(LatentError, match="already"):
         replaced_by(factory, filled(with_structure(full(name), [])))
-    # It keeps the name, which alone would say that it is none of what it is called.
+    # The replacement keeps the name of spaCy's component, so the message also gives its factory.
     with pytest.raises(LatentError, match=rf"{name}.*{factory}"):
         replaced_by(factory, replaced_by(factory, full(name)))
 
@@ -529,7 +529,7 @@ def pairs_file(path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["textcat", "textcat_multilabel"])
 def test_a_text_classifier_aligns_pairs_of_a_file_of_ones_own(name: str, tmp_path: Path) -> None:
-    """From nothing to a pipeline that has been trained, by commands alone."""
+    """Commands lead from spaCy's config to a trained pipeline, without editing the config."""
     base, config, data = saved(tmp_path, name), tmp_path / "config.cfg", tmp_path / "pairs.jsonl"
     result = init(base, config, "--pairs")
     assert result.exit_code == 0, result.output
@@ -561,7 +561,7 @@ def test_other_alignments_of_pairs() -> None:
     model = model_of(config)
     assert model["structure"]["@misc"] == "spacy-latent.MonotoneAlignment.v1"
     assert model["estimator"]["@misc"] == "spacy-latent.Marginals.v1"
-    # The result equals the configs that were written by hand.
+    # The alignment can be replaced by another one.
     changed = components(filled(with_structure(config, [], "many-to-one-alignment")))
     assert changed["textcat"]["model"]["structure"]["@misc"].startswith("spacy-latent.ManyToOne")
 
@@ -622,7 +622,7 @@ def test_what_does_not_become_a_classifier_of_pairs() -> None:
 def test_a_text_classifier_chooses_words(pipeline: list[str], optimize: str) -> None:
     before = made(*pipeline, optimize=optimize)
     if optimize == "accuracy":
-        # Those of a pipeline that is not here.
+        # The config names vectors of a pipeline that is not installed.
         before["paths"]["vectors"] = None
         components(before)["tok2vec"]["model"]["embed"]["include_static_vectors"] = False
     config = filled(with_rationale(filled(before), []))
@@ -648,7 +648,7 @@ def test_other_choices_of_words(structure: str, estimator: str) -> None:
     config = filled(with_rationale(full("textcat"), [], structure, estimator))
     nlp = trained(config)
     assert set(nlp("A b c").spans["rationale"].attrs["scores"]) <= {1.0}
-    # From one choice to another.
+    # A choice can be replaced by another one.
     config = filled(with_structure(config, [], "k-of-n", "sparsemap"))
     model = model_of(config)
     assert model["scorer"]["@misc"] == "spacy-latent.ItemScorer.v1"
@@ -665,7 +665,7 @@ def test_noise_is_of_the_size_of_the_structure(structure: str, k: int, estimator
     model["structure"]["k"] = 7
     model = model_of(filled(with_structure(config, [], None, "implicit-mle")))
     assert model["estimator"]["k"] == 7
-    # For other estimators k is a number of structures, and trees have none.
+    # k is a number of structures for other estimators, and trees have no k.
     assert "k" not in estimator_block("top-k-sparsemax", model["structure"])
     assert "k" not in estimator_block(estimator, {"@misc": "spacy-latent.SpanningTree.v1"})
 
@@ -758,7 +758,7 @@ def test_who_says_nothing_is_asked_what_for(tmp_path: Path, monkeypatch: Any) ->
     # A question on standard output would be part of the config.
     told = init(base, "-")
     assert told.exit_code == 1 and not told.stdout
-    # As at a terminal.
+    # Answer the question as a user at a terminal would.
     monkeypatch.setattr("spacy_latent.cli.init_config.asked_purpose", lambda *_: "rationale")
     assert init(*arguments).exit_code == 0
     model = components(load_config(output))["textcat"]["model"]
@@ -788,7 +788,7 @@ def test_latent_trees_under_a_text_classifier_are_warned_of(
 def test_the_help_names_all_structures_and_estimators() -> None:
     for listed, base in ((STRUCTURES, Structure), (ESTIMATORS, Estimator)):
         found = [registered_name(name, "name", base) for name in listed.split(", ")]
-        # Other tests register names of their own.
+        # Other tests also register names.
         ours = [name for name in names_of(base) if name.startswith("spacy-latent.")]
         assert {short(name) for name in found} == {short(name) for name in ours}
 
@@ -822,7 +822,7 @@ def test_the_command_says_where_nothing_sets_sentences(tmp_path: Path) -> None:
     config.to_disk(base)
     result = init(*arguments)
     assert result.exit_code == 0 and "sentences" not in result.output
-    # A choice is among the words of a whole text, whatever its sentences.
+    # A rationale is chosen from the words of the whole text, so sentences do not matter.
     saved(tmp_path, "textcat")
     result = init(*arguments[:-1], "--rationale")
     assert result.exit_code == 0 and "sets sentences" not in result.output
@@ -832,7 +832,7 @@ def test_the_command_says_where_nothing_sets_sentences(tmp_path: Path) -> None:
 def test_a_config_whose_estimators_follow_one_another_gets_another_structure(
     tmp_path: Path,
 ) -> None:
-    """And a mark at its start, and an encoding of the terminal that lacks it, do not matter."""
+    """The structure is replaced, also if the config begins with a byte order mark."""
     marked = tmp_path / "marked.cfg"
     marked.write_bytes(b"\xef\xbb\xbf" + (CONFIGS / "demo.cfg").read_bytes())
     for given in (CONFIGS / "demo.cfg", marked):

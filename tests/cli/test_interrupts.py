@@ -1,4 +1,4 @@
-"""Ctrl+C: commands end at once, with the code of an interrupt, and leave no file half written."""
+"""Ctrl+C ends commands at once, with the exit code of an interrupt and no incomplete files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
 
 @pytest.fixture(autouse=True)
 def listens_to_interrupts() -> Iterator[None]:
-    """Processes that a shell starts in the background ignore interrupts, and so would the tests."""
+    """Restore the default handler, since background processes of a shell ignore interrupts."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -41,7 +41,7 @@ def test_a_command_ends_with_the_code_of_an_interrupt(tmp_path: Path) -> None:
     small().to_disk(tmp_path / "model")
     page = tmp_path / "page.html"
     page.write_text("of before")
-    # The texts would take many minutes.
+    # So many texts that the command cannot finish before the interrupt.
     texts = tmp_path / "texts.txt"
     texts.write_text("I like London a lot, and Paris as well\n" * 200_000)
     command = [sys.executable, "-m", "spacy_latent", "show", str(tmp_path / "model"), "-"]
@@ -52,7 +52,7 @@ def test_a_command_ends_with_the_code_of_an_interrupt(tmp_path: Path) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            # The settings of signals are inherited.
+            # The process would inherit an ignored signal.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
     assert process.stdout is not None
@@ -62,7 +62,7 @@ def test_a_command_ends_with_the_code_of_an_interrupt(tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
-    # Older versions of typer make an "Aborted!" of it; Python itself ends by the signal.
+    # Older versions of typer print "Aborted!", and Python itself ends by the signal.
     assert process.returncode in (130, -signal.SIGINT) or b"Aborted" in errors
     assert page.read_text() == "of before"
 
@@ -73,7 +73,7 @@ def test_what_is_being_written_is_written_to_its_end(tmp_path: Path) -> None:
             signal.raise_signal(signal.SIGINT)
             write_page(tmp_path / "new" / "page.html", "whole")
     assert (tmp_path / "new" / "page.html").read_text() == "whole"
-    # Interrupts count again, also where the writing failed.
+    # Interrupts work again afterwards, even if writing failed.
     with pytest.raises(OSError, match="full"), finished_first():
         raise OSError("The disk is full")
     with pytest.raises(KeyboardInterrupt):

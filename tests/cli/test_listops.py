@@ -32,7 +32,7 @@ def trained(tmp_path_factory):
 
 
 def listops_command(*arguments, code=0):
-    """A command of the module alone."""
+    """Run a command of the module ``listops``, and return its output."""
     return invoked(listops_app, *arguments, code=code).output
 
 
@@ -50,7 +50,7 @@ def test_report_counts_hard_trees_beside_controls(trained):
     assert low <= figures["accuracy"] <= high
     page = (trained / "page.html").read_text()
     assert page.count("<svg") == 12 and "gold" in page
-    # The tables are above the drawings.
+    # The tables come before the drawings.
     assert page.index("random earlier operator") < page.index("<svg")
     assert "page.html" in printed and max(map(len, printed.splitlines())) <= 100
     every = figures["corpora"]["test"]["by_depth"]["all"]
@@ -106,7 +106,7 @@ def test_deep_sets_are_made_by_one_command(trained):
     generate(path, *options, "--depths", "2,3,5")
     depths = [listops.depth(tokens) for _, tokens in listops.read(path)]
     assert sorted(depths) == [2] * 10 + [3] * 10 + [5] * 10
-    # With the seed of the training set they would be its own.
+    # The same seed generates expressions of the training set again.
     same = ["--operators", "MIN,MAX", "--max-length", "12", "--sizes", "40"]
     generate(path, *same)
     assert known & {" ".join(tokens) for _, tokens in listops.read(path)}

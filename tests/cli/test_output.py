@@ -1,4 +1,4 @@
-"""Files that commands are to write are checked before the work."""
+"""Output files of commands are checked before the work, and written as a whole."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spacy_latent.cli.output import check_output, write_page
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """Let no file grow beyond 1,000 bytes."""
+    """Limit the size of files to 1,000 bytes."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
@@ -44,7 +44,7 @@ def test_a_place_that_cannot_be_written_to_ends_the_command(
         check_output(tmp_path / name)
     shown = " ".join(capsys.readouterr().err.split())
     assert re.search(said, shown)
-    # An error that was not foreseen gives no traceback either.
+    # An error that occurs later also ends without a traceback.
     with pytest.raises(SystemExit):
         write_page(tmp_path / name, "page")
     assert "cannot be written" in capsys.readouterr().err
@@ -125,7 +125,7 @@ def test_links_permissions_and_pipes_stay(tmp_path: Path, monkeypatch: pytest.Mo
     def refuse(*_: object) -> None:
         raise PermissionError
 
-    # A file that may be written in a directory that may not.
+    # The file is written in place if its directory is read-only.
     monkeypatch.setattr(os, "replace", refuse)
     write_page(page, "newer")
     assert page.read_text() == "newer" and len(list(tmp_path.iterdir())) == 3

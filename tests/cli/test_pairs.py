@@ -42,7 +42,7 @@ def test_accuracy_and_alignments_beside_controls(model, tmp_path):
         doc = make_pair_doc(nlp, first, second)
         doc.cats = {name: float(name == label) for name in ("same", "other")}
         if label == "same":
-            # The reference is the model's own alignment, so that it is always right.
+            # The gold alignment is the model's own, so it is always right.
             cells = found._.latent[NAME].spans
             annotations.write(doc, "sure", cells)
         gold.add(doc)
@@ -77,7 +77,7 @@ def test_a_corpus_without_alignments_has_accuracy_alone(model, tmp_path, monkeyp
 
 @pytest.fixture
 def renamed(tmp_path: Path) -> Path:
-    """Pairs whose fields have other names; half of them are labelled, rightly."""
+    """A file of labelled pairs whose fields have other names, and one pair without a label."""
     rows = [{"premise": a, "claim": b, "gold": label} for a, b, label in PAIRS]
     srsly.write_jsonl(tmp_path / "other.jsonl", [*rows, {"premise": "a", "claim": "b"}])
     return tmp_path / "other.jsonl"
@@ -98,7 +98,7 @@ def test_pairs_that_are_not_judged_and_unknown_labels_are_told(model, tmp_path):
 def test_fields_are_named_by_options_or_by_the_config(model, renamed):
     nlp, path = model
     options = ["--first", "premise", "--second", "claim", "--label", "gold"]
-    # The pair without a label is not counted as wrong.
+    # The pair without a label does not count.
     assert "100.0" in judge(path, renamed, *options).output
     names = {"first": "premise", "second": "claim", "label": "gold"}
     reader = {"@readers": "spacy-latent.TextPairs.v1", "path": None, "limit": 0}
@@ -158,7 +158,7 @@ def test_one_text_for_a_pair_and_two_for_one_are_refused(model, tmp_path):
     assert "here are two" in " ".join(result.stderr.split())
 
 
-# tests/pipeline/test_given_tree_recipes.py has a parser for those that stand over one.
+# Configs over a parser are tested in tests/pipeline/test_given_tree_recipes.py.
 CONFIGS = [p for p in RECIPES if p.stem.startswith("pairs_") and p not in OVER_A_PARSER]
 
 
@@ -183,6 +183,6 @@ def test_shipped_configs_train_and_apply(config, tmp_path):
     invoked(spacy_app, "apply", *paths)
     for doc in DocBin().from_disk(tmp_path / "out.spacy").get_docs(nlp.vocab):
         assert doc.cats
-        # spaCy's textcat, a control, has no structure.
+        # spaCy's textcat serves as a control and has no structure.
         if raw["components"].get(NAME, {"annotate": "none"})["annotate"] != "none":
             assert doc._.latent[NAME].spans

@@ -1,4 +1,4 @@
-"""Commands that may take longer than five seconds show how far they are."""
+"""Bars of progress of the commands that may take longer than five seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pipeline, and texts with what it can be judged by."""
+    """A directory with a pipeline, and texts with references."""
     path = tmp_path_factory.mktemp("place")
     nlp = rationale_pipeline()
     nlp.add_pipe("latent_parser", config={"model": {"tok2vec": TOK2VEC}})

@@ -1,4 +1,4 @@
-"""The command that prints rationales beside controls."""
+"""The command that compares rationales with controls."""
 
 from functools import partial
 

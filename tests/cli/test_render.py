@@ -78,7 +78,7 @@ def test_every_input_gives_a_page(models: Any, inputs: Any, tmp_path: Any, name:
 
 @pytest.mark.parametrize("ending", ["spacy", "jsonl"])
 def test_gold_labels_stand_beside_predicted_ones(models: Any, tmp_path: Any, ending: str) -> None:
-    """Heads of the same docs are drawn only on request."""
+    """Gold labels are always shown, and gold heads only on request."""
     vocab, cats = spacy.blank("en").vocab, {"good": 1.0, "bad": 0.0}
     tree = {"heads": [1, 1, 1], "deps": ["dep", "ROOT", "dep"]}
     docs = [Doc(vocab, words=text.split(), **tree) for text in TEXTS]  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def test_gold_labels_stand_beside_predicted_ones(models: Any, tmp_path: Any, end
     if ending == "spacy":
         DocBin(docs=docs).to_disk(corpus)
     else:
-        # The second line is of a corpus that has something else under this name.
+        # In the second line, "cats" has another meaning, and is ignored.
         lines = [{"text": TEXTS[0], "cats": cats}, {"text": TEXTS[1], "cats": ["cs.CL"]}]
         srsly.write_jsonl(corpus, lines)
     run(models["heads"], corpus, page)
@@ -103,7 +103,7 @@ def test_gold_labels_stand_beside_predicted_ones(models: Any, tmp_path: Any, end
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="without named pipes")
 def test_texts_come_from_a_pipe(models: Any, tmp_path: Any) -> None:
-    """A shell gives <(command) as the name of a pipe, which can be read once."""
+    """A named pipe, such as a shell makes for <(command), is read only once."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     texts = "\n".join(TEXTS)
@@ -125,7 +125,7 @@ def test_a_page_beside_gold_has_a_table_with_controls(
     html = page.read_text(encoding="utf8")
     assert html.index("<h1") < html.index("<svg") < html.index("<table")
     rows = dict(re.findall(r'<th scope="row">([^<]+)</th><td[^>]*>([\d.]+)%', html))
-    # "flat" attaches all words to the first; these trees attach all to the second.
+    # The control "flat" attaches all words to the first, and the gold trees to the second.
     assert rows["flat"] == "0.0" and {"latent_encoder", "random tree"} <= rows.keys()
     run(models["heads"], inputs / "texts.spacy", page)
     assert "<table" not in page.read_text(encoding="utf8")
@@ -163,7 +163,7 @@ def test_a_pipe_carries_nothing_but_the_drawing(
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A directory with a pipeline of pairs."""
+    """A directory with a pipeline for pairs, and files of pairs."""
     folder = tmp_path_factory.mktemp("pairs")
     nlp = spacy.blank("en")
     model = {"@architectures": "spacy-latent.AlignedPairTextCat.v1", "tok2vec": TOK2VEC}
@@ -241,7 +241,7 @@ def test_of_a_long_pair_the_first_pieces_are_drawn(pairs: Any, tmp_path: Any) ->
     with pytest.warns(LatentWarning, match="pieces"):
         run(pairs / "model", tmp_path / "long.jsonl", tmp_path / "page.html")
     html = (tmp_path / "page.html").read_text(encoding="utf8")
-    # Each text has 367 words.
+    # Each text has 367 words, so the pair is drawn in three pieces.
     assert html.count("<svg") == 1 and "piece 1 of 3; the pair is long" in html
 
 

@@ -1,4 +1,4 @@
-"""``spacy latent report``, ``stats``, ``compare`` and ``debug``: exit codes, JSON, files, input."""
+"""Exit codes, JSON, files and input of ``spacy latent report``, ``stats`` and other commands."""
 
 from __future__ import annotations
 
@@ -39,7 +39,11 @@ COMMANDS = (
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """model, other (untrained), choice, dev.spacy, dev.jsonl, dev.txt."""
+    """A directory with pipelines and texts.
+
+    The pipelines are "model", "other", which is untrained, and "choice". The texts are dev.spacy,
+    dev.jsonl and dev.txt.
+    """
     path = tmp_path_factory.mktemp("saved")
     nlp = keyword_pipeline(TREE, steps=20)
     nlp.to_disk(path / "model")
@@ -112,11 +116,11 @@ def test_texts_without_tokens_and_unknown_labels_are_told(saved: Path, tmp_path:
     assert "2 texts without tokens" in said(
         "evaluate", "stats", saved / "model", tmp_path / "dev.jsonl"
     )
-    # If nothing is wrong, nothing is reported.
+    # A corpus without these mistakes has no such messages.
     shown = said("report", saved / "model", saved / "dev.spacy", page, "--no-random")
     assert "left out" not in shown and "does not know" not in shown
     assert "First of all" not in page.read_text(encoding="utf8")
-    # With a limit, those before the last that is read.
+    # With a limit, only texts without tokens before the last read text are counted.
     assert read_counted(nlp, str(tmp_path / "dev.spacy"), 3)[1] == 1
     assert len(read_examples(nlp, str(tmp_path / "dev.spacy"))) == 31
     (tmp_path / "empty.txt").write_text("\n\n", encoding="utf8")
@@ -127,7 +131,7 @@ def test_texts_without_tokens_and_unknown_labels_are_told(saved: Path, tmp_path:
 def test_scores_of_several_corpora(saved: Path, tmp_path: Path) -> None:
     metrics = tmp_path / "new" / "scores.json"
     corpora = (saved / "dev.spacy", saved / "dev.jsonl")
-    # Two corpora of one name could not be told apart.
+    # Two corpora with the same name could not be distinguished.
     assert "one name" in said("evaluate", "scores", saved / "model", *corpora, code=1)
     other = tmp_path / "few.jsonl"
     other.write_text((saved / "dev.jsonl").read_text(encoding="utf8"), encoding="utf8")
@@ -153,7 +157,7 @@ def test_texts_without_annotation_have_no_scores(saved: Path, tmp_path: Path) ->
     srsly.write_jsonl(tmp_path / "words.jsonl", [{"text": "a", "cats": {"A": "yes"}}])
     shown = said("evaluate", "scores", saved / "model", tmp_path / "words.jsonl", code=1)
     assert "'cats' has 'A': 'yes'; expected a number" in shown
-    # Also if one of two corpora has none.
+    # One corpus without annotation is an error, even if the other has some.
     bare = tmp_path / "bare.txt"
     bare.write_text("a text\n", encoding="utf8")
     shown = said("evaluate", "scores", saved / "model", saved / "dev.spacy", bare, code=1)
@@ -181,7 +185,7 @@ def test_a_component_without_references_is_named_beside_the_scores_of_others(
     result = latent("evaluate", "scores", tmp_path / "both", saved / "dev.spacy", "--json")
     told = " ".join(result.stderr.split())
     assert "has entities: there is nothing to score crf_ner by" in told
-    # Standard output is JSON alone.
+    # Standard output is only JSON.
     assert srsly.json_loads(result.stdout)["cats_score"] > 0
 
 
@@ -192,7 +196,7 @@ def test_a_trivial_structure_can_fail_a_build(saved: Path, tmp_path: Path) -> No
     latent("report", saved / "other", saved / "dev.spacy", page)
     latent("report", saved / "choice", saved / "dev.spacy", page, "--fail-trivial")
     said_on_page = page.read_text(encoding="utf8")
-    # The task depends on the choice, and it is unknown whether another would do as well.
+    # The task depends on the choice, but another choice may be as good.
     assert "Whether the selections help was not tested" in said_on_page
     assert "No sign of triviality" not in said_on_page
 
@@ -316,7 +320,7 @@ def test_debug(saved: Path) -> None:
 
 
 def test_debug_of_entities_with_an_embedder_of_their_own(tmp_path: Path) -> None:
-    """If nothing is latent, mistakes are reported and gradients checked all the same."""
+    """Mistakes are reported and gradients are checked even without a latent structure."""
     nlp = spacy.blank("en")
     nlp.add_pipe("tok2vec")
     nlp.add_pipe("crf_ner", config={"model": {"tok2vec": TOK2VEC}})
@@ -337,7 +341,7 @@ def test_debug_without_texts_says_nothing_of_their_labels(tmp_path: Path, name: 
         warnings.simplefilter("error", LatentWarning)
         code = 0 if name == "crf_ner" else 1
         shown = said("debug", tmp_path / "base.cfg", code=code)
-    # A crf_ner goes without labels; latent_textcat cannot be made without.
+    # A crf_ner can be initialized without labels, and a latent_textcat cannot.
     wanted = "Gradients were not checked" if name == "crf_ner" else "nothing to initialize"
     assert wanted in shown and "[corpora.train] has no path" in shown
     assert "no label was found" not in shown
@@ -365,7 +369,7 @@ def test_debug_finds_components_that_no_text_gives_a_label(tmp_path: Path, name:
             found = json_of(*given, code=len(expected))["findings"]
         of_labels = [one for one in found if one["code"] == "no-labels"]
         assert [one["text"].split(":")[0] for one in of_labels] == expected
-    # A trained one has labels, of which other texts may tell nothing.
+    # A trained pipeline has labels, which may be missing in a corpus.
     nlp.initialize(lambda: small_examples(nlp))
     nlp.to_disk(tmp_path / "model")
     DocBin(docs=[nlp.make_doc("I like London")]).to_disk(tmp_path / "plain.spacy")
@@ -408,7 +412,7 @@ def test_a_report_says_that_confidences_cannot_be_judged(tmp_path: Path, name: s
     DocBin(docs=[e.reference for e in examples]).to_disk(tmp_path / "dev.spacy")
     shown = said("report", tmp_path / "model", tmp_path / "dev.spacy", page, "-c", name)
     assert "cannot be judged" not in shown
-    # A misspelt name is answered with those that there are.
+    # The message for a misspelt name lists the existing names.
     wrong = said("report", tmp_path / "model", tmp_path / "dev.spacy", page, "-c", "x", code=1)
     assert wrong.count(name) == 2
 

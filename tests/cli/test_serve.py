@@ -28,7 +28,7 @@ def test_without_the_extra_it_says_which_to_install(
         return imported(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", lacking)
-    # A pipeline is not looked for before.
+    # The missing package is reported before the missing pipeline.
     result = CliRunner().invoke(latent_cli, ["serve", "nowhere"])
     assert result.exit_code == 1
     assert "spacy-latent[serve]" in result.output + capsys.readouterr().err
@@ -62,7 +62,7 @@ def test_a_port_that_is_taken_is_an_error(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_host_that_is_another_machine_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    # An address that is reserved for documentation.
+    # This address is reserved for documentation.
     with pytest.raises(SystemExit):
         serve.listen("192.0.2.1", 0)
     told = capsys.readouterr().err
@@ -84,7 +84,7 @@ def test_steps_are_in_the_order_of_their_numbers(
         (tmp_path / name / "meta.json").write_text("{}")
     found = [Path(step).name for step in serve.steps_of([tmp_path])]
     assert found == ["step-9", "step-10", "step-100"]
-    # One that is named stands where it is named.
+    # A step that is named itself keeps its position.
     first = serve.steps_of([tmp_path / "step-100", tmp_path])
     assert [Path(step).name for step in first][:2] == ["step-100", "step-9"]
     with pytest.raises(SystemExit):
@@ -107,13 +107,13 @@ def test_pipelines_that_do_not_fit_are_refused(
             (str(demo), [], str(tmp_path / "pairs"), "read pairs"),
             (str(demo), ["a", "b"], None, "2 texts"),
             (str(tmp_path / "pairs"), ["a"], None, "1 text given"),
-            # Said before the second one is loaded.
+            # The number of texts is checked before the second pipeline is loaded.
             (str(demo), ["a", "b"], str(tmp_path / "nowhere"), "2 texts given"),
         ):
             with pytest.raises(SystemExit):
                 serve.application_of(model, text, beside)
             printed = capsys.readouterr()
-            # Ends of lines do not count.
+            # Messages are wrapped.
             assert told in " ".join(printed.err.split())
             assert printed.out.startswith("Loading ")
 
@@ -129,7 +129,7 @@ def test_a_name_that_could_not_match_is_refused(
 
 
 def test_in_another_tree_the_expression_has_another_value() -> None:
-    """A statement of the documentation on the pipeline in the package."""
+    """The example of the documentation holds for the pipeline in the package."""
     from spacy_latent.interventions import Intervention
     from spacy_latent.visualize.explorer import Explorer
 
@@ -157,7 +157,7 @@ def test_it_serves_what_it_says(
     listening.close()
     assert address == "127.0.0.1"
     assert f"http://127.0.0.1:{port}" in result.output
-    # Nothing of what is typed is written down, and no other machine is believed about itself.
+    # The server logs no texts, and does not trust the headers of proxies.
     assert not made.config.access_log and not made.config.proxy_headers
     assert not made.config.server_header
 

@@ -150,7 +150,7 @@ def test_components_that_write_themselves(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("factory", ["crf_ner", "latent_parser", "tree_spancat"])
 def test_probabilities_that_are_not_calibrated_are_said_to_be(factory: str, tmp_path: Any) -> None:
-    """In the terminal and on the pages of show and render, and of no other component."""
+    """The terminal and the pages of show and render say so, but not for other components."""
     nlp = spacy.blank("en")
     nlp.add_pipe("latent_textcat", config={"model": {"tok2vec": TOK2VEC}})
     pipe: Any = nlp.add_pipe(factory)
@@ -168,6 +168,6 @@ def test_probabilities_that_are_not_calibrated_are_said_to_be(factory: str, tmp_
         for text in (" ".join(shown.split()), *pages):
             assert (f"{factory} are as trained" in text) == (calibration is None)
             assert text.count("as trained") == (calibration is None)
-        # A component that stands alone in the output is the only one that is spoken of.
+        # The output for one component has no message on the others.
         alone = show(tmp_path / "model", TEXT, "--component", "latent_textcat")
         assert "as trained" not in alone

@@ -15,7 +15,7 @@ from tests.cli.commands import invoked
 from tests.repository.recipes import RECIPES
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-# Baselines of those that learn trees.
+# Baselines without trees.
 WITHOUT_TREES = ("listops_lstm", "listops_arborescence_lstm")
 FAST = [
     "--training.max_epochs=1",
@@ -57,7 +57,7 @@ def test_debug_config_takes_a_shipped_config():
 
 
 def stage_settings(config):
-    """The settings that say after how many updates a stage of training ends."""
+    """Return the names of the settings that end a stage of training after some updates."""
 
     def walk(block, path):
         for key, value in block.items():
@@ -121,7 +121,7 @@ def test_every_entry_point_loads():
 
 
 def test_trap_17_and_imports_stay_light():
-    """The imports of every spaCy command load no numba, and torch only through thinc."""
+    """The imports of every spaCy command load no numba, and torch only by way of thinc."""
     code = (
         "import sys, thinc.api, spacy\n"
         "before = set(sys.modules)\n"

@@ -30,7 +30,7 @@ def entities(document: str, words: list[str], tags: list[str], number: int) -> s
 def test_trees_and_entities_are_joined_by_the_names_of_sentences() -> None:
     trees = tree("a", ["Ada", "lives"], 0) + tree("a", ["Bob", "cannot"], 1)
     trees += tree("b", ["Oslo", "#", "tag"], 0)
-    # In another order, with other tokens of one sentence, and without a third.
+    # The sentences with entities are in another order. One has other tokens, and one is missing.
     named = entities("a", ["Bob", "can", "not"], ["B-PER", "O", "O"], 1)
     named += entities("a", ["Ada", "lives"], ["B-PER", "B-OTH"], 0)
     (first,), (second,) = read_documents(trees, named)
@@ -54,7 +54,7 @@ def test_long_documents_are_several_docs() -> None:
     trees = "".join(tree("a", ["Word"], i) for i in range(SENTENCES + 1))
     (docs,) = read_documents(trees, "")
     assert [len(doc) for doc in docs] == [SENTENCES, 1]
-    # Both are pieces of it.
+    # Both docs are pieces of the document.
     assert [doc.user_data["document"] for doc in docs] == ["a", "a"]
 
 

@@ -1,4 +1,4 @@
-"""Annotated lines as spaCy, Prodigy and doccano write them."""
+"""Lines with annotation, in the formats of spaCy, Prodigy and doccano."""
 
 from __future__ import annotations
 
@@ -108,17 +108,17 @@ def test_tokens_of_prodigy(nlp: Language) -> None:
     tokens = prodigy_tokens(nlp, TEXT)
     places = [{"token_start": s, "token_end": e, "label": label} for s, e, label in BY_TOKENS]
     assert entities(read(nlp, {"text": TEXT, "tokens": tokens, "spans": places})) == FOUND
-    # Other tokens than the pipeline's: the pipeline gets the text, the reference has them.
+    # If the tokens differ from the pipeline's, only the reference has the tokens of the line.
     apart = prodigy_tokens(nlp, "New York")
     joined = [{"text": "New-York", "start": 0, "end": 8, "id": 0, "ws": False}]
     row = {"text": "New-York", "tokens": joined, "spans": [{"start": 0, "end": 8, "label": "GPE"}]}
     example = read_line(nlp, row, "").example
     assert example is not None
     assert [len(example.reference), len(example.predicted)] == [1, 3]
-    # Pieces of words are no tokens of a text, which is read without them.
+    # Word pieces do not match the text, so they are ignored.
     pieces = [{**token, "text": f"##{token['text']}"} for token in apart]
     assert [t.text for t in read(nlp, {"text": "New York", "tokens": pieces})] == ["New", "York"]
-    # Without a text they are all there is.
+    # A line without a text gets it from the tokens.
     assert read(nlp, {"tokens": tokens}).text == TEXT
 
 
@@ -208,7 +208,7 @@ def test_rejected_lines_are_left_out_and_counted(
     told = " ".join(capsys.readouterr().err.split())
     assert "2 lines with the answer reject or ignore, first line 2" in told
     assert "1 span of" in told and "in line 4" in told
-    # And those that are not reached are not told of.
+    # Lines after the limit are not counted.
     read_counted(nlp, str(path), limit=1)
     assert "answer" not in capsys.readouterr().err
 
@@ -280,7 +280,8 @@ def test_annotate_reads_words_and_ends_of_lines_as_others_do(nlp: Language, tmp_
 @pytest.mark.parametrize(
     ("tags", "iob2"),
     [
-        # Two of a type side by side: IOB1 parts them by B-, others by how the first ends.
+        # Two adjacent entities with the same label. IOB1 begins the second one with B-, and other
+        # schemes mark the end of the first one.
         ("I-X B-X I-X O I-Y", "B-X B-X I-X O B-Y"),
         ("B-X B-X I-X O B-Y", "B-X B-X I-X O B-Y"),
         ("S-X B-X E-X O S-Y", "B-X B-X I-X O B-Y"),
@@ -328,7 +329,7 @@ def test_rejected_groups_of_spans_are_left_out(nlp: Language) -> None:
 
 
 def question(answer: str, text: str = TEXT, place: int = 0) -> dict[str, Any]:
-    """A line of Prodigy's ner.teach, on one of the spans."""
+    """Return a line of Prodigy's ner.teach, which asks about one span."""
     span = objects()[place]
     return {"text": text, "spans": [span], "_is_binary": True, "answer": answer}
 
@@ -372,7 +373,7 @@ def test_answers_on_single_spans_leave_other_tokens_open(
 
 @pytest.mark.parametrize("answer", ["accept", "reject"])
 def test_answers_on_a_category_judge_the_text_and_no_entities(nlp: Language, answer: str) -> None:
-    """As textcat.teach writes them, with an empty list of spans."""
+    """Lines of textcat.teach have an empty list of spans, which does not annotate entities."""
     row = {"text": TEXT, "label": "news", "spans": [], "_is_binary": True, "answer": answer}
     line = read_line(nlp, row, "")
     assert line.example is not None and not line.is_partial
@@ -429,7 +430,7 @@ def test_offsets_in_code_units_of_utf_16_are_recognised(
     row = {"text": text, "label": [[3, 12, "Chemical"]]}
     (told,) = read_line(nlp, row, "").misaligned
     assert "3 to 12" in told and "'ibuprofen'" in told and "UTF-16" in told
-    # A span that fits in neither way, and one in a text without such characters.
+    # One span does not fit in UTF-16 either, and one text has no characters outside of the BMP.
     for wrong in ({**row, "label": [[4, 12, "X"]]}, {"text": TEXT, "label": [[1, 4, "X"]]}):
         (told,) = read_line(nlp, wrong, "").misaligned
         assert "UTF-16" not in told

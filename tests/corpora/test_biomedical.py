@@ -1,4 +1,4 @@
-"""Corpora that are each annotated for one label."""
+"""Biomedical corpora, each annotated for one label."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The marks of CoNLL-U and CoNLL-2003 for unknown values are no annotation."""
+"""Reading of CoNLL-U and CoNLL-2003, whose marks of unknown values are no annotation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_sentences_name_their_document_where_all_have_a_name() -> None:
     named = [f"# newdoc id = {name}\n# text = x\n{TEXT}\n\n{TEXT}\n\n" for name in "ab"]
     docs = list(read_conllu("".join(named)))
     assert [doc.user_data["document"] for doc in docs] == ["a", "a", "b", "b"]
-    # A doc of several sentences may be of several documents.
+    # A doc of several sentences may have several documents, so it names none.
     assert not any(doc.user_data for doc in read_conllu("".join(named), sentences=3))
     assert not any(doc.user_data for doc in read_conllu(f"{TEXT}\n\n{named[0]}"))
     assert not any(doc.user_data for doc in read_conllu(named[0].replace(" id = a", "")))
@@ -49,7 +49,7 @@ def test_sentences_name_their_document_where_all_have_a_name() -> None:
 def test_documents_begin_at_sentences() -> None:
     named = f"# newdoc id = a\n# sent_id = 1\n{TEXT}\n\n# sent_id = 2\n# newdoc id = b\n{TEXT}\n"
     for header in ("", "# global.columns = ID FORM\n", "# global.columns = ID FORM\n\n"):
-        # More blank lines than one, and comments at the end.
+        # Several blank lines, and a comment at the end of the file.
         for end in ("", "\n\n\n# the end\n"):
             docs = list(read_conllu(f"{header}{named}{end}"))
             assert [doc.user_data["document"] for doc in docs] == ["a", "b"]
@@ -76,7 +76,7 @@ def test_what_spacy_made_of_them_is_not_learned() -> None:
     assert found.heads.tolist() == [1, 1, 1, -1] and found.labels.tolist() == [0, -1, -1, -1]
     (words,) = conllu_to_docs(WITHOUT_TREES, n_sents=1, no_print=True)
     found = gold(words)
-    # Nor that each of these words is a sentence.
+    # spaCy makes each word without a head a sentence, which is not learned either.
     assert (found.heads == -1).all() and (found.starts == -1).all()
 
 

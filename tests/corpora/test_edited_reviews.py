@@ -1,4 +1,4 @@
-"""Edited reviews: pairs are read whole, and the edits are found in both versions."""
+"""Edited reviews: pairs are read completely, and the edits are found in both versions."""
 
 import os
 from pathlib import Path

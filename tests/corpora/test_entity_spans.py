@@ -1,4 +1,4 @@
-"""Entities as spans."""
+"""Conversion of entities to a group of spans."""
 
 from __future__ import annotations
 

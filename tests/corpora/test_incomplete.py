@@ -1,4 +1,4 @@
-"""Corpora with annotation taken away, and a reader of corpora with labels of their own."""
+"""Corpora with removed annotation, and a reader of corpora with different sets of labels."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_the_command_prints_the_option_that_reads_the_evidence(
     _, option = shlex.split(told[told.index("--components.NAME.evidence") :])
     settings = EvidenceSettings.of_block("crf_ner", json.loads(option))
     left = list(DocBin().from_disk(out).get_docs(VOCAB))
-    # With one more text, since a label whose only entity was removed is told of.
+    # Add a text with the entity, since a label without any entity gives a warning.
     survey = EvidenceSurvey.of([Example(one, one) for one in [*left, texts[-1]]], settings)
     assert settings.tells_outside and not survey.doubts()
 
@@ -189,7 +189,7 @@ def test_the_command_overwrites_no_file_of_its_corpus(tmp_path: Path) -> None:
         options = ["incomplete", str(given), str(out), "--keep", "0.5"]
         assert CliRunner().invoke(latent_cli, options).exit_code == 1
         assert corpus.read_bytes() == before
-    # The next run would read a new file there as a part of the corpus.
+    # The next run would read a new file in this directory as a part of the corpus.
     options = ["incomplete", str(tmp_path), str(tmp_path / "new.spacy"), "--keep", "0.5"]
     assert CliRunner().invoke(latent_cli, options).exit_code == 1
     assert not (tmp_path / "new.spacy").exists()
@@ -298,7 +298,7 @@ def test_misaligned_spans_of_exports_are_no_negatives(tmp_path: Path) -> None:
 
 
 def rejecting(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """A config's block of a corpus whose last text was rejected."""
+    """Write a corpus whose last text was rejected, and return its path and a reader's block."""
     spans = [{"start": 0, "end": 1, "label": "A"}]
     answers = ["accept"] * 10 + ["reject"]
     lines = [{"text": "x y", "spans": spans, "answer": said} for said in answers]
@@ -327,7 +327,7 @@ def test_rejected_spans_that_nothing_reads_are_told_in_training_and_in_debug(
         nlp.update(read, sgd=optimizer)
     found = [one for one in told if "doc.spans['rejected']" in str(one.message)]
     assert len(found) == (key != "rejected")
-    # The first examples have none, and the config says that others have.
+    # Without rejected spans in these examples, the config shows that other texts have some.
     for examples in ((), read[:2], read):
         codes = [one.code for one in find_traps(nlp, examples)]
         assert codes.count("rejected-spans") == (key != "rejected")

@@ -1,4 +1,4 @@
-"""Spans made of gold trees, and of entities."""
+"""Spans that are made from gold trees and from entities."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from spacy_latent.corpora import entity_spans, noun_phrases
 from spacy_latent.errors import LatentError
 
-# Word, part of speech, head (1 the first word, 0 the root), relation.
+# Word, part of speech, head and relation. The head of the root is 0, and the first word is 1.
 WORDS = [
     ("Anna", "PROPN", 2, "nsubj"),
     ("saw", "VERB", 0, "root"),
@@ -28,7 +28,7 @@ WORDS = [
     ("is", "AUX", 12, "cop"),
     ("it", "PRON", 2, "obj"),
 ]
-# The man has a part behind "yesterday", and "it" is a clause.
+# The subtree of "man" has a gap at "yesterday", and the subtree of "it" is a clause.
 PHRASES = [
     (0, 1, "subject"),
     (4, 6, "modifier"),

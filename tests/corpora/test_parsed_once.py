@@ -1,4 +1,4 @@
-"""A corpus whose docs a frozen parser parses once."""
+"""A reader of a corpus whose docs a frozen parser parses only once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = "tests_last_word_heads"
 
 
 class LastWordHeads:
-    """Hangs each token on the last one, and counts the docs that it has parsed."""
+    """A parser that makes the last token the head of all tokens, and counts the parsed docs."""
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -70,7 +70,7 @@ def parser(nlp: Language) -> LastWordHeads:
 
 
 def test_each_text_is_parsed_once_by_readers_of_the_same(tmp_path: Path) -> None:
-    """Initialization and training make a reader each."""
+    """Readers of the same corpus share the parses: initialization and training make one each."""
     nlp, path = pipeline(), corpus(tmp_path)
     for read in (read_parsed_once_v1(path), read_parsed_once_v1(path)):
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Polarity of other texts: each once, on one side, in lower case."""
+"""Texts of other domains with a polarity: unique, with one label each, and in lower case."""
 
 import os
 from pathlib import Path

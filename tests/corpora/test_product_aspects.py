@@ -1,5 +1,7 @@
-"""Reviews made of short opinions: who says what of which aspect is known, and no part knows a
-phrase of another."""
+"""Reviews that are made from short opinions with known aspects.
+
+The training, dev and test parts share no phrase.
+"""
 
 import os
 import random
@@ -28,7 +30,8 @@ TEXTS = {
 
 
 def test_phrases_have_a_side_and_at_most_one_aspect():
-    # One word is too short; "easy to use" is on both sides; "heavy battery" speaks of two aspects.
+    # Single words are too short, "easy to use" is on both sides, and "heavy battery" has two
+    # aspects.
     assert read_phrases(TEXTS) == [
         Phrase(("eats", "batteries"), "BATTERY", False),
         Phrase(("great", "pictures"), "PICTURE", True),

@@ -1,4 +1,4 @@
-"""The example data: published files only, read without loss."""
+"""Example data: only published files are read, and without loss."""
 
 import hashlib
 import os
@@ -99,7 +99,7 @@ def test_a_seeded_share_of_sentences_keeps_its_labels() -> None:
     labelled, others = sentence_polarity.keep_labels(examples, 0.05, seed=3)
     assert (labelled, others) == sentence_polarity.keep_labels(examples, 0.05, seed=3)
     assert labelled != sentence_polarity.keep_labels(examples, 0.05, seed=4)[0]
-    # Fewer than one are one.
+    # At least one label is kept.
     assert len(sentence_polarity.keep_labels(examples, 1e-9, seed=3)[0]) == 1
     assert len(labelled) == 10 and set(labelled) < set(examples)
     assert {label for _, label in others} == {None}
@@ -143,8 +143,10 @@ def test_sentences_are_written_to_a_path_of_either_kind(kind: type, tmp_path: Pa
 
 
 def documents(count: int, others: bool) -> str:
-    """Documents of one sentence each, as in Universal NER: as drafted, or with other kinds made
-    O.
+    """Return documents of one sentence each, in the format of Universal NER.
+
+    Args:
+        others: Keep the entities of other kinds, as in the draft. If False, their tags are O.
     """
     tags = ["B-O", "B-OTH", "I-OTH"] if others else ["O"] * 3
     tags += ["B-PER", "I-PER", "O"]

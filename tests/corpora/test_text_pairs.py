@@ -1,4 +1,4 @@
-"""Docs of two texts, their reader, and the corpora of pairs."""
+"""Docs of two texts, their reader, and corpora of pairs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_second_text_begins_a_sentence(tmp_path):
     pair, single = read(tmp_path / "pairs.spacy")
     for doc in (docs[0], pair.predicted, pair.reference):
         assert [sentence.text for sentence in doc.sents] == ["a dog", "it ran"]
-    # A text alone is told nothing of its sentences.
+    # A doc of a single text has no sentence starts.
     assert not any(doc.has_annotation("SENT_START") for doc in (docs[1], single.predicted))
 
 
@@ -105,7 +105,7 @@ def test_tables_with_quotation_marks_and_other_names(tmp_path):
 
 @pytest.mark.parametrize("row", ["a\tb", "a\tb\tx\ty", "a"])
 def test_a_row_with_other_columns_than_the_header_is_refused(tmp_path, row):
-    """A tab that is missing would drop a label, and one too many would shift it."""
+    """A missing tab would drop the label, and an additional tab would shift it."""
     path = tmp_path / "pairs.tsv"
     path.write_text(f"text_a\ttext_b\tlabel\na\tb\tx\n\n{row}\n", encoding="utf8")
     columns = row.count("\t") + 1
@@ -114,7 +114,7 @@ def test_a_row_with_other_columns_than_the_header_is_refused(tmp_path, row):
 
 
 def test_files_as_other_programs_write_them(tmp_path):
-    """With a mark at the start, lines of Windows, empty lines, and a text of any length."""
+    """Files may have a byte order mark, Windows line ends, empty lines and very long texts."""
     long = "a " * 100_000
     path = tmp_path / "pairs.tsv"
     text = f"\ufeff\r\ntext_a\ttext_b\tlabel\r\n\r\na\t{long}\tx\r\n \r\n"
@@ -143,7 +143,7 @@ def test_what_is_wrong_is_told_with_its_place(tmp_path, name, content, said):
 
 @pytest.mark.parametrize("label", [["yes", "no"], [], {"yes": 1.0}, 3.5, float("nan")])
 def test_a_label_that_is_no_single_one_is_refused(tmp_path, label):
-    """Written out, a list or a score would be a category of its own that nobody meant."""
+    """A list, a score or a mapping as a label would become an unintended category."""
     path = tmp_path / "pairs.jsonl"
     row = {"text_a": "a", "text_b": "b", "label": label}
     path.write_text(json.dumps(row), encoding="utf8")
@@ -213,7 +213,7 @@ def test_semicolons_in_place_of_commas_are_named(tmp_path):
 
 
 def test_numbers_of_a_table_with_missing_labels_are_whole_again(tmp_path):
-    # As pandas writes a column of integers of which one is missing; and an ending in capitals.
+    # pandas writes a column of integers with a missing value like this. The suffix is in capitals.
     path = tmp_path / "PAIRS.CSV"
     path.write_text("text_a,text_b,label\na,b,1.0\na,b,\na,b,0.0\n", encoding="utf8")
     with pytest.warns(LatentWarning):

@@ -1,4 +1,4 @@
-"""A small pipeline and small corpora for tests of annotation, by whatever engine."""
+"""A small pipeline and small corpora for tests of annotation, with or without Ray."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rows_of(output: Path) -> list[Row]:
 
 
 def check_whole(output: Path, given: list[str]) -> list[Row]:
-    """Each text once, in order, and nothing but the files that are asked for."""
+    """Check that the output has each text once and in order, and no temporary files."""
     rows = rows_of(output)
     assert [row.text for row in rows] == given
     assert max(Counter(row.id for row in rows).values()) == 1
@@ -48,8 +48,12 @@ def check_whole(output: Path, given: list[str]) -> list[Row]:
 
 
 def prepare(deaths: Path | None = None, when: str = "") -> None:
-    """In each process. deaths: file that records them; None for a different place in each process,
-    so that all of them die.
+    """Prepare a process that annotates.
+
+    Args:
+        deaths: Directory that records deaths, so that only one process dies. If None, each process
+            has its own directory, so that all of them die.
+        when: The moment of the death.
     """
     if deaths is None:
         deaths = Path(tempfile.mkdtemp())

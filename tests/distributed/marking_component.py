@@ -1,5 +1,4 @@
-"""A component for tests of annotation: it writes a structure, and fails or dies where the text says
-so."""
+"""A component for tests of annotation. It writes a structure, and fails or dies at some words."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from spacy.tokens import Doc
 
 from spacy_latent.annotations import SpanStructure, write
 
-# A directory in which each death is noted, so that it happens once.
+# The variable of the directory that records each death, so that it happens only once.
 DEATHS = "DEATHS_OF_TESTS"
 
 
@@ -31,7 +30,7 @@ def marking(doc: Doc) -> Doc:
 
 
 def die(when: str) -> None:
-    """End this process as the system ends one that takes too much memory, but only once."""
+    """Kill this process, as the system does if memory runs out. A second call does nothing."""
     note = Path(os.environ[DEATHS], when)
     if not note.exists():
         note.touch()
@@ -39,7 +38,11 @@ def die(when: str) -> None:
 
 
 def die_while_writing(half: bool) -> None:
-    """half: in the middle of the file; else just before it gets its name."""
+    """Have this process die while it writes a file.
+
+    Args:
+        half: Die in the middle of the file. If False, die just before the file gets its name.
+    """
     import pyarrow.parquet as pq
 
     if half:

@@ -1,8 +1,9 @@
 """``python -m tests.distributed.processes JOBS``: trainings on real processes.
 
 The modules of the trainings are imported once, and each rank is a fork of this process. JOBS is a
-JSON file: a list of groups of processes, one after another, each with a list of runs, one after
-another in the same processes. The result of each rank is in a file beside the pipeline.
+JSON file with a list of groups of processes, which run one after another. Each group has a list of
+runs, one after another in the same processes. The results of each rank are in a file whose name
+begins with JOBS.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ from spacy_latent.distributed import checkpoint, directories, train
 from spacy_latent.distributed.rank_view import RankView
 from spacy_latent.distributed.trained_arrays import checksum, models_of, shims_of, weights_of
 
-# As in tests/conftest.py: contractions take 50 ms each time that a pipeline is made.
+# Remove the exceptions for contractions, as in tests/conftest.py. They take 50 ms in each pipeline.
 English.Defaults.tokenizer_exceptions = BASE_EXCEPTIONS
 
-# Seconds; of one group. Three ranks took 103 s on two cores under a load of ten, and 6 s of a core.
-# Without machine code of its kernels in the cache, each rank compiles it.
+# The time limit of a group in seconds. Three ranks took 6 s of CPU time, and 103 s of wall time on
+# two cores under a load of ten. Without cached machine code, each rank also compiles the kernels.
 PATIENCE = 900
 
 
 def main(path: Path) -> None:
     for number, group in enumerate(json.loads(path.read_text())):
         if group["world"] == 1:
-            # Not in a fork, so that all forks have what was loaded for it.
+            # A single process is no fork, so that later forks have its loaded modules.
             _be_rank(path, number, group, 0)
             continue
         ranks = []
@@ -63,7 +64,7 @@ def main(path: Path) -> None:
                 if child not in codes and os.waitpid(child, os.WNOHANG)[0]:
                     codes[child] = 0
             lasting = set(ranks) - set(codes)
-            # Who hangs on purpose is killed by who waits for it no longer, as torchrun does.
+            # As torchrun does, kill the rank that hangs on purpose when all others have ended.
             hanging = group.get("hangs") is not None and len(lasting) == 1
             if hanging or time.monotonic() > end:
                 for child in lasting:
@@ -132,7 +133,7 @@ def _train(run: dict[str, Any], rank: int) -> dict[str, Any]:
 
 
 def _train_with_spacy(run: dict[str, Any]) -> None:
-    """Train as ``spacy train`` does."""
+    """Train a run as ``spacy train`` does."""
     nlp = init_nlp(load_config(run["config"], interpolate=False))
     shown = io.StringIO()
     Path(run["output"]).mkdir()
@@ -140,7 +141,7 @@ def _train_with_spacy(run: dict[str, Any]) -> None:
 
 
 def _cause(fault: dict[str, Any], rank: int) -> Callable[[], None] | None:
-    """Have a rank fail. RETURNS: what takes that back."""
+    """Have a rank fail, and return a function that undoes the cause, or None for other ranks."""
     if fault["rank"] != rank:
         return None
     kind = fault["kind"]
@@ -153,10 +154,10 @@ def _cause(fault: dict[str, Any], rank: int) -> Callable[[], None] | None:
     if kind == "file too large":
         return _small_files()
     if kind == "saving model":
-        # The model of step 0 and a checkpoint are saved before it.
+        # The model of step 0 and a checkpoint are saved before the third call.
         return _replaced(Language, "to_disk", _at_call(3, Language.to_disk, _kill))
     if kind == "between renames":
-        # The rename of model-last at step 3, after the model of step 0 was moved away.
+        # The fifth rename is of model-last at step 3, after the model of step 0 was moved away.
         return _replaced(directories.os, "replace", _at_call(5, os.replace, _kill))
     if kind == "evaluating":
         return _replaced(Language, "evaluate", _at_second_call(Language.evaluate, _kill))
@@ -178,7 +179,7 @@ def _cause(fault: dict[str, Any], rank: int) -> Callable[[], None] | None:
             return result
         if kind == "other labels":
             result = update(self, examples, **options)
-            # The fault of a label that only this rank met.
+            # A label that only this rank has seen changes the shape of the output layer.
             tagger = self.nlp.get_pipe(fault["component"])
             tagger.model.get_ref("output_layer").set_param("b", np.zeros(3, dtype="f"))
             return result
@@ -208,7 +209,7 @@ def _at_call(
 
 
 def _small_files() -> Callable[[], None]:
-    """Let the system refuse to write more than 30 kB to a file, as if the disk were full."""
+    """Limit files to 30 kB, as if the disk were full, and return a function that undoes it."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, before[1]))

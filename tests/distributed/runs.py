@@ -1,4 +1,4 @@
-"""The runs that tests of trainings on several processes look at."""
+"""Runs of trainings on several processes, whose results the tests check."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.distributed.trainings import (
     write_config,
 )
 
-# With a rate that is another at each step.
+# The learning rate changes at each step.
 AVERAGED = {
     **ADAM,
     "use_averages": True,
@@ -54,7 +54,7 @@ STAGED = {
 
 
 class Runs:
-    """The results of each run, by its name and number of ranks, for each rank."""
+    """Results of runs, by the name of the run and its number of ranks, for each rank."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -103,7 +103,7 @@ class Runs:
                 (
                     "patient",
                     shared("tagger"),
-                    # Its score never rises.
+                    # The score never rises.
                     {"max_steps": 60, "patience": 12, "score_weights": {"none_at_all": 1.0}},
                 ),
             ]
@@ -121,21 +121,25 @@ class Runs:
         return str(self.path / name)
 
     def start(self, groups: list[dict[str, Any]], file: str = "groups.json") -> None:
-        """groups: each with its number of processes, "world", and its "runs"."""
+        """Start groups of processes, and read the results of all ranks.
+
+        Args:
+            groups: Each has its number of processes, "world", and its "runs".
+        """
         path = self.path / file
         path.write_text(json.dumps(groups))
         subprocess.run([sys.executable, "-m", "tests.distributed.processes", str(path)], check=True)
         for number, group in enumerate(groups):
             for rank in range(group["world"]):
                 told = Path(f"{path}.{number}.{rank}.json")
-                # Who was killed has none.
+                # A rank that was killed wrote no results.
                 results = json.loads(told.read_text()) if told.exists() else []
                 for i, run in enumerate(group["runs"]):
                     result = results[i] if i < len(results) else {"error": "killed", "kind": ""}
                     self.found.setdefault((run["name"], group["world"]), []).append(result)
 
     def of(self, name: str, world: int) -> list[dict[str, Any]]:
-        """The results of each rank, which must be without error."""
+        """Return the results of each rank, after a check that no rank has an error."""
         found = self.found[name, world]
         assert [result["error"] for result in found] == [None] * world
         return found

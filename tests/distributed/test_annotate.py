@@ -1,4 +1,4 @@
-"""Corpora annotated by one process and by several, of which some are killed."""
+"""Annotation of corpora by one process and by several, some of which are killed."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_half_of_a_surrogate_pair_is_an_error_of_its_row(
     model: Path, tmp_path: Path, form: str
 ) -> None:
     corpus = tmp_path / "corpus.jsonl"
-    # JSON may say so; no file of ours can.
+    # JSON can express a single surrogate, and the files of the output cannot.
     corpus.write_text(
         '{"text": "good"}\n{"text": "bad \\ud800"}\n{"id": "\\udfff", "text": "well"}\n'
     )
@@ -244,7 +244,7 @@ def test_a_shard_of_which_processes_die_is_given_up_and_the_others_are_done(
 
 def test_an_error_of_a_process_is_told(model: Path, tmp_path: Path) -> None:
     corpus = save_lines(tmp_path / "corpus.jsonl", texts(4))
-    # No path of a directory, which is found out in there.
+    # prepare gets too many arguments, which raises an error inside of the processes.
     how: dict[str, Any] = {"prepare": prepare, "prepare_with": (None, 3, "too many")}
     with pytest.raises(LatentError, match="TypeError"):
         annotate(model, corpus, tmp_path / "out", workers=2, rows=2, **how)
@@ -254,7 +254,7 @@ def _rows_if_any(output: Path) -> list[Row]:
     return rows_of(output) if list(output.glob("*.parquet")) else []
 
 
-# ---------------------------------------------------------------- what is read
+# ---------------------------------------------------------------- input files
 
 
 def test_every_form_is_read_in_shards(model: Path, tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_the_mark_of_an_encoding_and_empty_lines_are_no_part_of_texts(
     given = ["été", "", "two", "three"]
     if name.endswith(".jsonl"):
         lines = [json.dumps({"text": text}) if text else "" for text in given]
-        # Whoever annotates by lines keeps one of a text that is empty.
+        # Empty lines of JSON are no rows. In a text file they are empty texts.
         given.remove("")
         ids = [0, 2, 3]
     else:

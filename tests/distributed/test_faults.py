@@ -1,4 +1,4 @@
-"""More ways to break a training than there is time for at each change.
+"""Many faults of trainings on several processes, which take too long for every change.
 
 SPACY_LATENT_ALL_FAULTS=1 python -m pytest tests/distributed/test_faults.py
 """
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(
     reason="SPACY_LATENT_ALL_FAULTS is not set, or ranks cannot be forks of a process",
 )
 OFTEN = {"checkpoint_every": 2}
-# kind, rank, step, steps after which it is resumed
+# The kind of fault, its rank and step, and the number of steps after which training resumes.
 KILLED = [
     ("killed", 0, 0, 0),
     ("killed", 1, 1, 0),
@@ -158,7 +158,7 @@ def test_hanging(runs: Runs, rank: int) -> None:
 
 
 def test_a_stream_with_draws_of_its_own_is_resumed(tmp_path: Path) -> None:
-    """Its reader, the batcher's schedule and dropout all go on where they were."""
+    """The states of the reader, the batcher's schedule and dropout are restored."""
     runs = Runs(tmp_path)
     growing = {"@schedules": "compounding.v1", "start": 3, "stop": 9, "compound": 1.2}
     config = write_config(
@@ -198,8 +198,10 @@ def test_a_stream_with_draws_of_its_own_is_resumed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("estimator", ["PerturbAndMap", "ScoreFunction"])
 def test_sampled_structures_learn_as_well_on_two_ranks(tmp_path: Path, estimator: str) -> None:
-    """Each rank draws noise of its own, so that scores are compared and not weights; at a rate that
-    falls, for in the middle of a training they go up and down with the noise."""
+    """Scores are compared and not weights, since each rank draws its own noise.
+
+    The learning rate falls, because scores vary with the noise in the middle of a training.
+    """
     runs = Runs(tmp_path)
     rate = {"warmup_steps": 10, "total_steps": 200, "initial_rate": 0.01}
     falling = {"@schedules": "warmup_linear.v1", **rate}
@@ -213,7 +215,7 @@ def test_sampled_structures_learn_as_well_on_two_ranks(tmp_path: Path, estimator
             optimizer={**ADAM, "learn_rate": falling},
         )
     )
-    # A score of few docs says little.
+    # Evaluate on all docs, since the score of a few is too uncertain.
     everything = {"corpora.dev.limit": 0}
     worlds = (1, 2)
     runs.start(
@@ -229,7 +231,7 @@ def test_sampled_structures_learn_as_well_on_two_ranks(tmp_path: Path, estimator
 
 def test_a_transformer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("spacy_transformers")
-    # Without the stand-in of tests/stand_ins.
+    # Use the real package, and not the stand-in of tests/stand_ins.
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     from tests.pipeline.small_pipelines import TRANSFORMER_WIDTH, save_small_transformer
 

@@ -1,4 +1,4 @@
-"""Docs to columns and back."""
+"""Conversion of docs to columns of Parquet files, and back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def reals(*values: Any) -> np.ndarray:
     return np.array(values, dtype="float32")
 
 
-# Together they have every field.
+# Together these structures have a value in every field.
 TREE = SpanStructure(
     0,
     3,
@@ -155,13 +155,13 @@ def test_docs_come_back_as_they_were(tmp_path: Path) -> None:
 
 
 def test_the_columns_are_plain() -> None:
-    """Readers know neither spaCy nor this package."""
+    """Readers need neither spaCy nor this package."""
     first, second, nothing_found, *_ = to_table([Row("a", "", doc) for doc in docs()]).to_pylist()
     text = first["text"]
     assert [text[t["start"] : t["end"]] for t in first["tokens"]] == ["Mary", "sees", "John", "."]
     assert first["sent_starts"] == [0, 2] and second["sent_starts"] is None
     assert first["cats"][0] == {"label": "good", "score": 0.25}
-    # One was there before the component, which had no say in it; of the other it knows nothing.
+    # The component was given one entity and did not predict the other: no probabilities.
     assert [ent["probability"] for ent in first["ents"]] == [None, None]
     assert second["ents"] is None and nothing_found["ents"] == []
     assert "silent" in first["components"]

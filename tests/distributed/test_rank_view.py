@@ -55,7 +55,7 @@ def run(config: Path, **options: Any) -> str:
     return shown.getvalue()
 
 
-# ---------------------------------------------------------------- what is shared
+# ---------------------------------------------------------------- shared components
 
 
 def gradients(nlp: Any, examples: list[Example], *, held: bool) -> dict[str, torch.Tensor]:
@@ -74,7 +74,11 @@ def gradients(nlp: Any, examples: list[Example], *, held: bool) -> dict[str, tor
 
 
 def test_a_rank_without_gold_for_the_last_listener_learns_from_the_others() -> None:
-    """spaCy's shared layer waits for that one, and on one process it has some more often."""
+    """The gradients are those of a pipeline without the last listener.
+
+    spaCy's shared layer runs its backward pass only with the gradient of the last listener. A
+    single process has gold for it in most batches.
+    """
     found = []
     for names, held in (
         (("tagger", "ner"), True),
@@ -93,7 +97,7 @@ def test_a_rank_without_gold_for_the_last_listener_learns_from_the_others() -> N
 
 
 def test_a_weight_per_token_is_one_of_the_tokens_of_all_ranks() -> None:
-    """The gradients of two halves, each with its share, add up to the gradient of the batch."""
+    """The gradients of two halves with their shares add up to the gradient of the batch."""
     settings = textcat(entropy_weight=2.0)
     nlp, examples = make_pipeline(settings)
     size = len(examples) // 2
@@ -121,7 +125,7 @@ def _gradient(nlp: Any, examples: list[Example]) -> np.ndarray:
 
 
 class Paired(Ranks):
-    """One of two ranks, the other of which always tells the same."""
+    """One of two ranks. The other one always sends the same values."""
 
     def __init__(self, tells: list[Any]) -> None:
         super().__init__(0, 2)
@@ -162,7 +166,7 @@ def test_what_overflowed_in_float16_is_left_out_and_no_error() -> None:
 
 
 class FailingFurther:
-    """A component whose further step on a batch fails on this rank."""
+    """A component whose inner step on a batch fails on this rank."""
 
     def __init__(self, model: Model) -> None:
         self.model = self.further_model = model
@@ -175,7 +179,7 @@ class FailingFurther:
 
 
 def test_a_further_step_that_fails_on_a_rank_is_told_to_all() -> None:
-    """The others would wait for its gradients until the timeout."""
+    """All ranks get the error, and do not wait for gradients until the timeout."""
     nlp, _ = make_pipeline(textcat())
     reduce = AllReduce(nlp, [], Paired([None]))
     pipe = FailingFurther(nlp.get_pipe("latent_textcat").model)  # type: ignore[attr-defined]
@@ -184,7 +188,10 @@ def test_a_further_step_that_fails_on_a_rank_is_told_to_all() -> None:
 
 
 def test_ranks_that_had_nothing_to_learn_from_are_told_of() -> None:
-    """A stock config begins with batches of a hundred words, which may be one doc."""
+    """The warning counts the ranks' shares of batches that have no doc.
+
+    The default config begins with batches of a hundred words, which may be only one doc.
+    """
     nlp, examples = make_pipeline(shared("tagger"))
     view = RankView(nlp, [], Paired([None]), seed=0, accumulate=1)
     for _ in range(9):
@@ -249,7 +256,7 @@ def test_a_directory_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> Non
     with pytest.raises(OSError, match="No space"):
         replace_directory(path, write("broken"))
     assert (path / "file").read_text() == "second"
-    # Killed between the two renames.
+    # Restore the state of a process that was killed between the two renames.
     os.replace(path, tmp_path / ".model.old")
     write("third")(tmp_path / ".model.new")
     finish_replacing(path)
@@ -258,7 +265,7 @@ def test_a_directory_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> Non
 
 
 def test_two_writers_of_one_directory_do_not_mix_their_entries(tmp_path: Path) -> None:
-    """The second begins while the first has written one of its two files."""
+    """The second writer begins when the first has written one of its two files."""
     half_written, second_began = Event(), Event()
 
     def first(folder: Path) -> None:
@@ -286,7 +293,7 @@ def test_two_writers_of_one_directory_do_not_mix_their_entries(tmp_path: Path) -
 def test_a_directory_that_cannot_be_read_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the right to read it cannot be opened, and so not be locked."""
+    """A directory without permission to read is written without a lock."""
 
     path, opened = tmp_path / "calibrated", os.open
 
@@ -304,7 +311,7 @@ def test_a_directory_that_cannot_be_read_is_written(
 def test_the_wait_for_another_writer_is_outside_of_the_context_of_the_writing(
     tmp_path: Path,
 ) -> None:
-    """A context that delays interrupts would let nobody interrupt this wait."""
+    """A wait inside of a context that delays interrupts could not be interrupted."""
     done, said = Event(), list[str]()
     path = tmp_path / "calibrated"
 
@@ -326,14 +333,14 @@ def test_the_wait_for_another_writer_is_outside_of_the_context_of_the_writing(
         assert began.wait(60)
         second = pool.submit(replace_entries, path, lambda folder: said.append("second"), during())
         assert not second.done() and said == []
-        # If the context were entered at once, it would be within this time.
+        # A context that is entered too early would be entered within this time.
         assert not wait([second], 0.2).done and said == []
         done.set()
         second.result()
     assert said == ["first", "begins", "second", "ends"]
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refused trainings
 
 
 def test_a_training_is_not_mixed_with_another(tmp_path: Path, data: Path) -> None:
@@ -349,7 +356,7 @@ def test_a_training_is_not_mixed_with_another(tmp_path: Path, data: Path) -> Non
     with pytest.raises(LatentError, match="batches"):
         other = {**longer, "corpora.train.path": str(tmp_path / "other.spacy")}
         run(config, output=output, resume=True, overrides=other)
-    # The callback that refuses trainings that end early does not change other trainings.
+    # A config with the callback that refuses short trainings counts as the same training.
     refusing = Config().from_disk(config)
     assert refusing["nlp"].get("after_pipeline_creation") is None
     refusing["nlp"]["after_pipeline_creation"] = CALLBACK

@@ -1,4 +1,4 @@
-"""Corpora annotated by actors of Ray Data; skipped if Ray is not installed.
+"""Annotation of corpora by actors of Ray Data. Most tests are skipped if Ray is not installed.
 
 Tests that kill actors take minutes: SPACY_LATENT_ALL_FAULTS=1 python -m pytest THIS_FILE
 """
@@ -46,10 +46,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
-    """A cluster of three CPUs, whose processes find these tests."""
+    """A cluster of three CPUs, whose processes can import the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-        # Ray puts its workers behind everything else that runs.
+        # By default, Ray's workers have a lower priority than other processes.
         patch.setenv("RAY_worker_niceness", "0")
         ray = import_ray(None, "")
         with connected(ray, None, cpus=3):
@@ -122,7 +122,7 @@ def test_actors_do_what_one_process_does(
 ) -> None:
     given = [*texts(30), "bad", ""]
     save_lines(tmp_path / "corpus.jsonl", given)
-    # Actors work elsewhere: paths must not be taken from there.
+    # Actors have another working directory, so relative paths must be resolved before.
     monkeypatch.chdir(tmp_path)
     seen = []
     done = annotate_with_ray(
@@ -155,7 +155,7 @@ def test_actors_do_what_one_process_does(
 @with_ray
 @pytest.mark.slow
 def test_what_has_no_room_is_refused_with_the_reason(ray: Any, model: Path, tmp_path: Path) -> None:
-    """It would wait for ever."""
+    """A request for more resources than the cluster has would wait for ever."""
     corpus = save_lines(tmp_path / "corpus.jsonl", texts(2))
     for options, words in (
         ({"workers": 3}, "3 CPUs.*2 workers"),
@@ -173,7 +173,7 @@ def test_an_error_of_an_actor_is_told_as_it_is(ray: Any, model: Path, tmp_path: 
     pq.write_table(pa.table({"body": texts(4)}), corpus)
     with pytest.raises(LatentError, match=r"corpus.parquet.*'text'.*body"):
         annotate_with_ray(model, corpus, tmp_path / "out", rows=2, prepare=prepare)
-    # Ray would take the end of a process for a death, and begin it again for ever.
+    # Ray would take the exit of a process for a crash, and restart it for ever.
     lines = save_lines(tmp_path / "corpus.jsonl", texts(2))
     with pytest.raises(LatentError, match="--code"):
         annotate_with_ray(model, lines, tmp_path / "other", prepare=sys.exit, prepare_with=(1,))
@@ -216,14 +216,17 @@ def test_a_shard_of_which_actors_die_is_given_up_and_the_others_are_done(
     with pytest.raises(LatentError, match=r"3.*corpus\.jsonl-00001"):
         annotate_with_ray(model, corpus, tmp_path / "out", rows=4, workers=2, **how)
     assert [row.text for row in rows_of(tmp_path / "out")] == given[:4]
-    # A file that an actor was writing is skipped, and removed by the actor that repeats the shard.
+    # Only temporary files of the killed actors may be left, which readers skip.
     assert {path.suffix for path in (tmp_path / "out").glob(".*")} <= {".tmp"}
 
 
 @with_ray
 @all_faults
 def test_more_actors_are_taken_up_to_a_bound(ray: Any, model: Path, tmp_path: Path) -> None:
-    """Each notes that it was there, and takes its time."""
+    """A second actor starts while the first is busy, and no third one.
+
+    Each actor leaves a note, and writes slowly.
+    """
     corpus = save_lines(tmp_path / "corpus.jsonl", texts(60))
     notes = tmp_path / "notes"
     notes.mkdir()

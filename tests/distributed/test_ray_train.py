@@ -1,4 +1,4 @@
-"""Trainings that Ray starts; skipped if Ray is not installed."""
+"""Trainings that Ray starts. Skipped if Ray is not installed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_without_ray_it_says_what_to_install(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 def test_two_workers_of_ray_train_a_pipeline(tmp_path: Path) -> None:
-    # Ray is not imported before: the cluster that is begun keeps to this machine.
+    # Ray is not imported before, so that the new cluster stays on this machine.
     save_corpus(tmp_path / "train.spacy")
     config = write_config(tmp_path / "tagger.cfg", shared("tagger"), tmp_path / "train.spacy")
     output = tmp_path / "output"

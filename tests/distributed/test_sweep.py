@@ -1,4 +1,4 @@
-"""Sweeps: each cell of a grid is trained once, whoever dies."""
+"""Sweeps: each cell of a grid is trained once, even if workers die."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cells(tmp_path: Path) -> list[Cell]:
 
 
 def noting(path: Path, *, seconds: float = 0.0) -> Callable[[Cell, int], dict[str, float]]:
-    """A training that only notes that it was."""
+    """Return a training that only writes the name of its cell to a file."""
 
     def train(cell: Cell, number: int) -> dict[str, float]:
         with path.open("a") as file:
@@ -131,7 +131,7 @@ def test_the_table_replaces_no_other_file(name: str, given: str, tmp_path: Path)
         assert done.exit_code == 1 and name in "".join(done.output.split())
         assert (tmp_path / name).read_bytes() == before
         if name == given:
-            # A study that was begun with the grid under another name.
+            # The study exists already, as if it had begun with another name of the grid.
             study.touch()
 
 
@@ -176,7 +176,7 @@ def test_the_cell_of_a_worker_that_is_killed_is_run_again(
         sweep(cells, study, killed, beat=0.05)
         os._exit(0)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-    # While it may be alive, its cell is its own.
+    # No other worker takes its cell as long as it may be alive.
     sweep(cells, study, train, beat=1000.0, wait=False)
     assert len(notes.read_text().splitlines()) == 7
     time.sleep(0.4)
@@ -200,7 +200,7 @@ def test_a_training_ends_with_its_worker(monkeypatch: pytest.MonkeyPatch) -> Non
     assert os.read(reader, 5) == b"begun"
     os.kill(worker, signal.SIGKILL)
     os.waitpid(worker, 0)
-    # The end of what the training held open.
+    # The pipe ends, so the training that held it open has ended.
     assert os.read(reader, 1) == b""
     os.close(reader)
 

@@ -1,6 +1,6 @@
-"""Trainings on real processes, each beside the same training on one.
+"""Trainings on several processes, compared with the same trainings on one process.
 
-All of them are run once, by :mod:`tests.distributed.processes`; the tests look at what came out.
+:mod:`tests.distributed.processes` runs all of them once, and the tests check the results.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def groups(runs: Runs) -> list[dict[str, Any]]:
         runs.run("sourced", 2, output=runs.output("sourced.2")),
         *(runs.run(name, 2) for name in names),
         runs.run("small", 2, output=runs.output("small.2")),
-        # Nobody dies of these, and the next run begins with the same processes.
+        # No process dies of these faults, so the next run is in the same processes.
         *(
             runs.run(kind, 2, "small", output=runs.output(kind), checkpoint_every=2, fault=fault)
             for kind, fault in FAILING.items()
@@ -105,7 +105,10 @@ def test_a_resumed_training_is_the_one_that_never_stopped(runs: Runs, model: str
 def test_a_training_whose_rank_was_killed_goes_on_as_if_it_had_not(
     runs: Runs, resumed: str, killed: str, steps: int, model: str
 ) -> None:
-    """The second is killed while it writes the checkpoint of step 4, which nobody may read."""
+    """The resumed training ends with the files of an uninterrupted one.
+
+    One rank is killed while it writes the checkpoint of step 4, which must not be read.
+    """
     results = runs.found[killed, 2]
     assert sorted(result["kind"] for result in results) == ["", "RanksLost"]
     assert "--resume" in " ".join(result["error"] for result in results)
@@ -141,7 +144,7 @@ def test_a_full_disk_leaves_what_was_there(runs: Runs) -> None:
 def test_a_rank_that_hangs_is_waited_for_no_longer_than_the_timeout(runs: Runs) -> None:
     waiting, hanging = runs.found["hangs", 2]
     assert waiting["kind"] == "RanksLost"
-    # By who started it, when the other had given up: it had said nothing.
+    # Its parent process killed it after the other rank had given up.
     assert hanging["error"] == "killed"
 
 
@@ -155,7 +158,7 @@ def test_a_rank_that_hangs_is_waited_for_no_longer_than_the_timeout(runs: Runs) 
     ],
 )
 def test_all_ranks_end_with_the_same_weights(runs: Runs, name: str, world: int) -> None:
-    """Also where a rank has no example of a batch, or no gold for a component."""
+    """The weights agree even if a rank has no example of a batch, or no gold for a component."""
     found = runs.of(name, world)
     assert len({result["checksum"] for result in found}) == 1
     first, *others = [runs.weights(name, world, rank) for rank in range(world)]
@@ -175,7 +178,7 @@ def test_ranks_take_the_steps_of_one_process(runs: Runs, name: str, world: int) 
 
 
 def test_the_weights_of_the_comparison_have_moved(runs: Runs) -> None:
-    """One that trained nothing would pass it."""
+    """Check that training moves the weights, since equal weights prove nothing otherwise."""
     short, long = runs.weights("part", 1), runs.weights("whole", 1)
     assert sum(float(np.abs(a - b).max()) > 1e-3 for a, b in zip(short, long)) > 5
 
@@ -184,22 +187,26 @@ def test_the_weights_of_the_comparison_have_moved(runs: Runs) -> None:
 def test_schedules_count_the_steps_of_all_ranks(
     runs: Runs, name: str, world: int, steps: int
 ) -> None:
-    """Two steps of marginals, then others with two further ones each; also on ranks that have no
-    example of any batch."""
+    """All ranks count the same updates, even ranks without an example of any batch.
+
+    Two steps are with marginals. Each later step has two inner steps in addition.
+    """
     updates = [result["updates"] for result in runs.of(name, world)]
     assert updates == [[2 + (steps - 2) * 3]] * world
 
 
 @pytest.mark.parametrize("score", ["ents_f", "tag_acc"])
 def test_a_pipeline_learns_as_well_on_two_ranks(runs: Runs, score: str) -> None:
-    """A stock ner, whose noise is part of its model, so that scores are compared and not weights;
-    and a tagger over a structure with an entropy weight."""
+    """Scores of spaCy's ner, and of a tagger over a structure with an entropy weight, are high.
+
+    Scores are compared and not weights, since the model of ner is noisy.
+    """
     for world in (1, 2):
         assert runs.of("learned", world)[0]["performance"][score] > 0.9
 
 
 def test_patience_ends_all_ranks_at_once(runs: Runs) -> None:
-    """Long before the 60 steps it has; else all ranks but one would wait for ever."""
+    """Training ends long before its 60 steps. A rank that went on alone would wait for ever."""
     lines = runs.of("patient", 2)[0]["shown"].splitlines()
     steps = [int(line.split()[1]) for line in lines if line.strip()[:1].isdigit()]
     assert 12 <= steps[-1] < 30

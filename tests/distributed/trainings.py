@@ -24,17 +24,20 @@ from tests.pipeline.small_pipelines import (
 
 SHARED = {"@architectures": "spacy.Tok2VecListener.v1", "width": WIDTH, "upstream": "tok2vec"}
 ADAM = {"@optimizers": "Adam.v1", "learn_rate": 0.01, "use_averages": False}
-# Without clipping: it would divide what one process and several have not quite the same of.
+# Clipping would divide by norms that differ by rounding between one process and several.
 SGD = {"@optimizers": "SGD.v1", "learn_rate": 0.05, "grad_clip": 0.0, "use_averages": False}
-# Three parts of each batch that are divided by 2 and by 4 without a rest.
+# With accumulate_gradient = 3, spaCy divides a batch into parts of two docs, one for each of two
+# ranks.
 BATCH = 8
 
 Pipeline = dict[str, dict[str, Any]]
 
 
 def save_corpus(path: Path, *, count: int = 40, seed: int = 0) -> None:
-    """Docs with all kinds of annotation; every third has no gold entities, so that in some batches
-    only one of two ranks has any."""
+    """Save docs with all kinds of annotation.
+
+    Every third doc has no gold entities, so that only one of two ranks has some in some batches.
+    """
     draw = random.Random(seed)
     vocab = spacy.blank("en").vocab
     bin_ = DocBin(store_user_data=True)
@@ -58,8 +61,11 @@ def save_corpus(path: Path, *, count: int = 40, seed: int = 0) -> None:
 def write_config(
     path: Path, pipeline: Pipeline, data: Path, *, dev: Path | None = None, **training: Any
 ) -> Path:
-    """A config of these components, each with its settings; "factory" names the factory if it
-    differs from the name. training: settings in the place of those below.
+    """Write a config, and return its path.
+
+    Args:
+        pipeline: Settings of each component. "factory" is the factory if it differs from the name.
+        training: Settings of training that replace the defaults below.
     """
     components = {
         name: {"factory": settings.pop("factory", name), **settings}
@@ -98,13 +104,13 @@ def write_config(
 
 
 def shared(*names: str) -> Pipeline:
-    """A tok2vec and stock components that listen to it."""
+    """Return a tok2vec and spaCy's components that listen to it."""
     listening = {name: stock(name, SHARED) for name in names}
     return {"tok2vec": {"model": TOK2VEC}, **listening}
 
 
 def encoder(*names: str, **model: Any) -> Pipeline:
-    """A latent encoder over a shared tok2vec, and stock components that listen to the encoder."""
+    """Return a latent encoder over a shared tok2vec, and spaCy's components that listen to it."""
     own = {"@architectures": "spacy-latent.LatentTok2Vec.v1", "tok2vec": SHARED, **model}
     listening = {name: stock(name, LISTENER) for name in names}
     return {"tok2vec": {"model": TOK2VEC}, "latent_encoder": {"model": own}, **listening}
@@ -122,7 +128,7 @@ def textcat(**model: Any) -> Pipeline:
 
 
 def make_pipeline(pipeline: Pipeline) -> tuple[Language, list[Example]]:
-    """These components, and examples that they are initialized with."""
+    """Return a pipeline of these components, and the examples that initialize it."""
     nlp = spacy.blank("en")
     for name, settings in copy.deepcopy(pipeline).items():
         nlp.add_pipe(settings.pop("factory", name), name=name, config=settings)

@@ -1,4 +1,4 @@
-"""Reports on pipelines that are known to use, or not to use, their structures."""
+"""Reports on pipelines that are known to use their structures, or to ignore them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_choice_that_the_task_hangs_on(chosen: Language) -> None:
     assert "co-adapted" in codes(found) and "ignored" not in codes(found)
     part = found.figures.components["latent_encoder"]
     row = part.random["accuracy"]
-    # One word of five to nine at random: correct if it is the key word, else a guess.
+    # The model sees a random word of five to nine. It is right at the key word, and else guesses.
     assert row.before == 1.0 and 0.45 < row.after < 0.75
     assert row.drop == pytest.approx(row.before - row.after)
     assert row.low < row.drop < row.high
@@ -69,8 +69,7 @@ def test_a_choice_that_the_task_hangs_on(chosen: Language) -> None:
 def test_a_tree_that_is_ignored_and_one_that_is_not(tree: Language) -> None:
     found = assess(tree, keyword_examples(tree, 120))
     assert "co-adapted" in codes(found)
-    # With soft trees, the pipeline's own score is the score of the task, not the score with single
-    # best trees.
+    # The pipeline composes soft trees, so its own score differs from the score with best trees.
     row, own = found.figures.components["latent_encoder"].random["accuracy"], found.figures.task
     assert row.own == (own.measures["accuracy"].value, own.measures["accuracy"].low)
     gain = module(tree).gain
@@ -82,7 +81,7 @@ def test_a_tree_that_is_ignored_and_one_that_is_not(tree: Language) -> None:
         gain.data = kept
     assert "ignored" in codes(ignored)
     row = ignored.figures.components["latent_encoder"].random["accuracy"]
-    # Nothing differs in 400 texts, which up to 3 may hide.
+    # No text of 400 differs. By the rule of three, a rate of up to 3/400 is still possible.
     assert (row.drop, row.low, row.high) == (0.0, -3 / 400, 3 / 400)
     assert (row.docs, row.differ) == (400, 0)
 
@@ -94,8 +93,7 @@ def test_references_and_controls(tree: Language) -> None:
     rows = part.reference.rows
     controls = {"left-branching", "right-branching", "flat", "balanced", "nearest"}
     assert set(rows) == {"latent_encoder", "random"} | controls
-    # The key word is the head of all others. In the previous-token chain it is the head of the next
-    # word only and, if it is first, it is the root.
+    # Count the gold heads that equal the previous token: the key word is the head of all others.
     exact = 0
     for example in found.examples:
         heads = [token.head.i for token in example.reference]
@@ -184,7 +182,7 @@ def test_other_tokens_are_refused(tree: Language) -> None:
     predicted = Doc(nlp.vocab, words=["a", "b", "c"])
     found = assess(nlp, [Example(predicted, reference)], random=False)
     (heads,) = found.heads
-    # Only the last token is one of the reference, and its head is no single token here.
+    # Only the last token is a token of the reference, and its gold head is two predicted tokens.
     assert heads is not None and (heads[:2] == -1).all()
 
 
@@ -200,7 +198,7 @@ def test_inspection_gives_what_the_component_gives(tree: Language) -> None:
 
 
 def test_docs_that_an_error_handler_lets_go(tree: Language) -> None:
-    """The structures of the others are theirs, and figures of a part are refused."""
+    """Docs that fail are left out of the inspection, and a report without them is refused."""
 
     class Picky:
         def __call__(self, doc: Doc) -> Doc:
@@ -236,7 +234,12 @@ def test_docs_that_an_error_handler_lets_go(tree: Language) -> None:
 def test_docs_are_embedded_once_where_there_is_room(
     tree: Language, room: float, words: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """words: of docs that a component predicts at once."""
+    """The figures are the same, and memory for vectors decides how often docs are embedded.
+
+    Args:
+        room: Bytes for the vectors of docs.
+        words: Number of words in a batch of a component.
+    """
     monkeypatch.setattr(batches, "WORDS", words)
     corpus = keyword_examples(tree, 20)
     expected = plain(assess(tree, corpus).figures)
@@ -252,6 +255,6 @@ def test_docs_are_embedded_once_where_there_is_room(
     monkeypatch.setattr(embedder, "_func", counting)
     monkeypatch.setattr(assessment_run, "VECTORS", room)
     assert plain(assess(tree, corpus).figures) == expected
-    # Without memory for vectors, once more for each of five draws and for the best structures.
+    # Without that memory, docs are embedded again for five draws and for the best structures.
     assert len(read) == len(corpus) * (1 if room else 7)
     assert embedder._func is counting

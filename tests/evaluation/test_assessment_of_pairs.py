@@ -1,4 +1,4 @@
-"""Reports on classifiers of pairs of texts: what they align, beside controls and references."""
+"""Reports on alignments of classifiers of pairs, compared with controls and references."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spacy_latent.pipeline.inspection import choose_components
 from tests.cli.commands import latent
 from tests.models.pair_pipelines import NAME, PAIRS, misc, pipeline, trained
 
-# Controls are told apart on longer texts than those that it is trained on.
+# Controls differ only on texts that are longer than the training texts.
 ROWS = [*PAIRS, ("the dog runs home", "home runs the dog", "same")]
 
 
@@ -62,7 +62,8 @@ def test_alignments_beside_controls_and_references(nlp: Language, saved: Path) -
     links = [links_of(e.predicted, NAME) or [] for e in found.examples]
     sure = [links_of(e.reference, SURE) or [] for e in found.examples]
     assert rows[NAME]["links"][0] == pytest.approx(alignment_scores(links, sure).f1)
-    # The first words are copies in two pairs; the pairs have 3, 0, 2, 0 and 4 copies.
+    # The gold link of each pair is between the first words, which are equal in two pairs. The pairs
+    # have 3, 0, 2, 0 and 4 equal words.
     assert rows["same word"]["links"][0] == pytest.approx(2 * 2 / (9 + len(ROWS)))
 
 
@@ -93,7 +94,7 @@ def test_a_page_with_drawings(saved: Path, tmp_path: Path) -> None:
     (span,) = gallery["docs"][0][6][0][0]
     assert [*span[:2], *span[4:]] == [0, 3, 3, 7]
     assert len(span[2]) == len(span[3])
-    # Nothing is aligned with an empty text.
+    # A pair with an empty text has no links.
     assert gallery["docs"][-1][6][0][0] == []
     assert "nearest same word" in latent("evaluate", "stats", *arguments).output
 

@@ -1,4 +1,4 @@
-"""Control models: what is changed in a config, and in what else two pipelines differ."""
+"""Configs of control models, and comparisons of two pipelines' settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read(name: str) -> Config:
 
 
 def differing(ours: dict[str, Any], theirs: dict[str, Any], place: str = "") -> set[str]:
-    """Dotted names of the blocks and settings in which two configs differ."""
+    """Return the dotted names of the blocks and settings in which two configs differ."""
     found = set()
     for key in ours.keys() | theirs.keys():
         name, a, b = f"{place}{key}", ours.get(key), theirs.get(key)
@@ -101,7 +101,7 @@ def test_inline_layers_defaults_and_settings_that_need_scores() -> None:
     assert "parser" in made["components"] and made["components"]["textcat"] == {
         "factory": "textcat"
     }
-    # Settings that the config leaves to the factory are still left to it.
+    # The control adds no settings that the config leaves to the factory.
     assert made["components"]["latent_encoder"]["model"] == {"estimator": GIVEN}
     only, changes = control_config(config, "flat", components=["tagger"])
     assert all(change.name.startswith("components.tagger.") for change in changes)
@@ -120,7 +120,7 @@ def test_what_has_no_control() -> None:
         control_config(read("demo_attention"), components=["tree"])
     with pytest.raises(LatentError, match="'up'"):
         control_config(read("demo_attention"), "up")
-    # A structure that is no tree is refused when the control is made, with the reason.
+    # Loading the control refuses a structure that is no tree, with the reason.
     made, _ = control_config(read("rationale_k_of_n"))
     with pytest.raises(LatentError, match=r"GivenTrees.*KOfN"):
         spacy.util.load_model_from_config(made, auto_fill=True)

@@ -1,4 +1,4 @@
-"""Predictions of pipelines under an intervention, compared with lists of all structures."""
+"""Predictions of pipelines under an intervention, compared with enumerated structures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAME = "latent_textcat"
 
 
 def classifier(steps: int = 6, **model: Any) -> Language:
-    """A classifier after a few steps: its structures matter, and none is certain."""
+    """Train a classifier a few steps, so that its structures matter and none is certain."""
     nlp = spacy.blank("xx")
     settings = {
         "@architectures": "spacy-latent.LatentTextClassifier.v1",
@@ -56,15 +56,20 @@ def nlp() -> Language:
 
 
 def asked(nlp: Language, text: str | Doc, key: str = NAME, start: int = 0, **edits: Any) -> Doc:
-    """edits: forbidden and forced parts of the structure that begins at ``start``."""
+    """Return a doc that is predicted under an intervention.
+
+    Args:
+        edits: Forbidden and forced parts of the structure that begins at ``start``.
+    """
     places = {name: tuple((start, part) for part in parts) for name, parts in edits.items()}
     with counterfactual(nlp, {key: Intervention(**places)}):
         return nlp(text)
 
 
 def marginals(nlp: Language, keep: Any) -> np.ndarray:
-    """Marginals of the trees over TEXT for which ``keep`` is true, by scores without an
-    intervention.
+    """Return the marginals of the trees over TEXT for which ``keep`` is true.
+
+    The scores are those without an intervention.
     """
     (node,) = latent_models(nlp.get_pipe(NAME).model)
     scores = read_batch(node, [nlp.make_doc(TEXT)]).outputs[0].scores[0].double().numpy()
@@ -122,7 +127,7 @@ def test_an_error_takes_the_intervention_with_it(nlp: Language) -> None:
     with pytest.raises(NothingLeft):
         asked(nlp, TEXT, forbidden=[(head, 1) for head in (0, 2, 3, 4)])
     with pytest.raises(NothingLeft):
-        # A circle.
+        # The forced arcs are a cycle.
         asked(nlp, TEXT, forced=[(2, 1), (1, 2)])
     assert nlp(TEXT).cats == before
 
@@ -237,7 +242,7 @@ def test_tags_of_entities() -> None:
     made = asked(nlp, text, "crf_ner", forced=[(2, begin), (3, last)])
     assert [(ent.text, ent.label_) for ent in made.ents] == [("London a", label)]
     assert made.ents[0]._.confidence == pytest.approx(1.0, abs=1e-6)
-    # A tag that is forced in the place of what the model is sure of is as sure.
+    # A forced tag is nearly certain even if the model is sure of another tag.
     assert asked(nlp, text, "crf_ner", forced=[(0, unit)]).ents[0]._.confidence > 0.999
     with pytest.raises(NothingLeft):
         asked(nlp, text, "crf_ner", forced=[(2, begin), (3, begin)])

@@ -1,4 +1,4 @@
-"""Each mistake is found if it is there, and only then."""
+"""Diagnoses of pipelines: each mistake is reported if and only if it is there."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_an_embedder_that_nobody_shares(name: str) -> None:
         return texts
 
     assert "Nothing listens to tok2vec" in found()["idle-embedder"]
-    # It may be meant.
+    # The tagger uses the embedder, so the separate one may be intended.
     assert found("tagger").keys() == {"own-embedder"}
     assert found("tagger", embedder=shared) == found(embedder=shared) == {}
     assert found("tagger", frozen_components=["tok2vec", "tagger"]) == {}
@@ -158,8 +158,9 @@ def test_the_tok2vec_that_answers_a_wildcard_is_no_trap() -> None:
 
 
 def test_a_wildcard_before_any_encoder_is_no_trap() -> None:
-    """``spacy latent init --shared`` leaves one in the encoder, over the embedder that ``spacy init
-    config`` shares.
+    """A listener with a wildcard may precede any encoder, as in ``spacy latent init --shared``.
+
+    The encoder then listens to the embedder that ``spacy init config`` shares.
     """
     nlp = spacy.blank("en")
     nlp.add_pipe("tok2vec", config={"model": copy.deepcopy(TOK2VEC)})
@@ -174,7 +175,7 @@ def test_sentences_only_at_prediction() -> None:
     nlp = latent_pipeline("textcat")
     nlp.add_pipe("sentencizer", first=True)
     assert codes(made(nlp)) == {"sentences-in-training"}
-    # A reader may have set them.
+    # The reader of the corpus may have set the sentences.
     nlp = made(nlp)
     read = [Example(nlp.get_pipe("sentencizer")(one.x), one.y) for one in examples(nlp)]  # type: ignore[operator]
     assert not [finding for finding in find_traps(nlp, read) if finding.level != "note"]
@@ -212,7 +213,7 @@ def test_what_a_pipeline_is_made_of() -> None:
     total = sum(parameter.numel() for parameter in shim.module.parameters())
     counted = layer["parameters"]
     assert counted["scorer"] + counted["composer"] + counted["output"] == total
-    # Two labels of a linear layer over 16 features.
+    # The head is a linear layer with two labels over 16 features.
     assert counted["head"] == 2 * 16 + 2 and counted["embedder"] > 0
 
 
@@ -242,7 +243,7 @@ def test_a_scorer_that_gets_nothing_is_an_error() -> None:
     assert [finding.level for finding in faint] == ["warning"]
     lost = judge_gradients(nlp, {"textcat": {"scorer": float("nan"), "composer": 1.0}})
     assert [finding.code for finding in lost] == ["not-finite"]
-    # The first step's output layer is zero, and so is all that is below it.
+    # The output layer starts at zero, so the gradient below it is zero in the first step.
     first = gradient_norms(nlp, examples(nlp), steps=1)
     assert {f.code for f in judge_gradients(nlp, first)} == {"no-gradient-at-scorer"} or {
         f.code for f in judge_gradients(nlp, first)

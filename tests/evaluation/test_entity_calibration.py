@@ -1,4 +1,4 @@
-"""Calibration of ``crf_ner``: what is fitted, what is kept, and where its confidence is read."""
+"""Calibration of ``crf_ner``: its fit, its storage, and the confidences of entities."""
 
 from __future__ import annotations
 
@@ -58,8 +58,12 @@ TAGS = scheme_tags(LABELS, "biluo")
 
 
 def sampled(temperature: float, bias: float, docs: int = 200, n: int = 6) -> ScoreFit:
-    """Docs whose tags are drawn from a chain that the scores exaggerate, and that begins entities
-    of B more often."""
+    """Return docs with tags from a known chain, and scores that are too sure of it.
+
+    Args:
+        temperature: Factor of the scores.
+        bias: Added in the chain to the scores of tags that begin an entity of B.
+    """
     generator = torch.Generator().manual_seed(0)
     emissions = torch.randn(docs, n, len(TAGS), generator=generator, dtype=torch.float64)
     transitions = torch.randn(len(TAGS) + 2, len(TAGS), generator=generator, dtype=torch.float64)
@@ -92,7 +96,7 @@ def test_labels_get_biases_where_held_out_texts_ask_for_them() -> None:
 
 
 def judged(said: Any, right: Any, labels: list[str] | None = None) -> JudgedEntities:
-    """Predictions, each in a text of its own."""
+    """Return predictions of entities, each in a text of its own."""
     names = labels or ["A"] * len(said)
     return JudgedEntities(said.tolist(), right.tolist(), names, len(said))
 
@@ -116,20 +120,20 @@ def test_slope_and_shift_of_confidences_that_are_too_sure() -> None:
     assert chosen(good)[0].slope == pytest.approx(1.0, abs=0.1)
     assert chosen(good, True)[0].slope == pytest.approx(1.0, abs=0.1)
     assert chosen(judged(said, right), False)[0] == ConfidenceMap()
-    # Few values, at which whole steps of Newton's method lead away.
+    # At these few values, full steps of Newton's method diverge.
     few, right_of_few = np.array([0.63, 0.94] * 24), np.arange(48) // 2 % 2 == 0
     made = fit_confidence(few, right_of_few, spread=1.0)
-    # By default a narrower prior leaves them nearer to the given ones.
+    # The narrower prior of the default keeps confidences nearer to the probabilities.
     assert made.slope < fit_confidence(few, right_of_few).slope - 0.1
     assert all(0.4 < made.confidence(p, "A") < 0.6 for p in (0.63, 0.94))
-    # Confident predictions are right less often than others. No slope can express this, and the
-    # shift is right on average.
+    # Confident predictions are right less often than others. No positive slope can express this,
+    # and the shift makes the mean right.
     said = np.where(generator.random(2000) < 0.8, 1.0, 0.5)
     right = generator.random(2000) < np.where(said == 1.0, 0.70, 0.75)
     made = fit_confidence(said, right)
     mapped = [made.confidence(p, "A") for p in said.tolist()]
     assert np.mean(mapped) == pytest.approx(right.mean(), abs=0.005) and made.slope > 0
-    # Nothing to learn from.
+    # There are no predictions to learn from.
     assert fit_confidence([], []) == ConfidenceMap()
 
 
@@ -142,14 +146,14 @@ def test_confidences_in_an_array_are_those_of_each_probability(slope: float) -> 
 
 
 def test_a_map_that_helps_in_its_own_documents_alone_is_not_chosen() -> None:
-    """Probabilities are right on the whole. In each of five documents too many or too few are."""
+    """The probabilities are right on average, but not in single documents."""
     generator = np.random.default_rng(0)
     document = np.repeat(np.arange(5), 40)
     said = np.full(200, 0.5)
     right = generator.random(200) < np.array([0.1, 0.9, 0.1, 0.9, 0.5])[document]
     found = replace(judged(said, right), texts=list(range(200)))
     assert choose_confidence(found, document)[0] == ConfidenceMap()
-    # With documents in all folds, the fit knows something of each.
+    # If each document is in all folds, the held-out entities are from known documents.
     first = replace(found, correct=[bool(x) for x in document % 2])
     told = choose_confidence(first, document)[1]
     mixed = choose_confidence(first, np.arange(200) % 5)[1]
@@ -201,7 +205,7 @@ def test_the_error_of_a_gain_is_over_texts() -> None:
     alone = gain_of(gains, np.zeros(4))
     assert alone.mean == pytest.approx(0.1)
     assert alone.error == pytest.approx(gains.std(ddof=1) / 2) and not alone.is_sure
-    # The same of ten entities each, which go together in a text.
+    # Ten entities of one text with the same gain count like one.
     texts = np.repeat(np.arange(4), 10)
     many = gain_of(np.repeat(gains, 10), np.zeros(40), texts)
     assert (many.mean, many.error) == pytest.approx((alone.mean, alone.error))
@@ -220,14 +224,14 @@ def test_neighbouring_docs_and_docs_of_a_document_are_left_out_together() -> Non
     assert many[:60] == np.repeat([0, 1, 2, 3, 4, 0], 10).tolist()
     assert np.bincount(many).tolist() == [200] * 5
     assert folds([0, 1, 1, 0, *range(2, 12)], True) == [0, 1, 1, 0, *([2, 3, 4, 0, 1] * 2)]
-    # Too few documents to leave some out.
+    # There are too few documents to leave some of them out.
     assert folds([0, 0, 0, 0, 0, 1], True) == [0, 1, 2, 3, 4, 0]
 
 
 # ---------------------------------------------------------------- a component
 
 
-# The default model's scores are soon so large that nothing is doubtful.
+# The scores of the default model soon become so large that no entity is doubtful.
 MODEL = {"@architectures": "spacy-latent.CrfTagger.v1", "tok2vec": TOK2VEC}
 
 
@@ -240,7 +244,7 @@ def trained(**config: Any) -> Language:
 
 
 def doubtful(nlp: Language) -> list[Example]:
-    """Entities that the component is sure of are annotated in one of two texts."""
+    """Return texts in which half of the entities that the component is sure of are annotated."""
     made = []
     for i in range(24):
         for text, start, end in (("I like London a lot", 7, 13), ("Berlin is very grey", 0, 6)):
@@ -275,7 +279,7 @@ def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
     after = sure(nlp)
     assert before > 0.9 and found.calibration.temperature > 1 and 0.3 < after < 0.7
     assert [*map(len, (found.before.labels, found.after.labels))] == [48, 48]
-    # The entities of the gain are the same, one by one, though folds are judged in turn.
+    # The entities come in the same order, although the folds are judged in turn.
     for crossed in (found.crossed, found.after):
         assert crossed.texts == found.before.texts and crossed.correct == found.before.correct
     latent = nlp(TEXT)._.latent["crf_ner"]
@@ -283,7 +287,7 @@ def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
     assert known.probability == after and known in latent.possible_entities()
     assert found.calibration.least is not None
     assert measure(nlp, doubtful(nlp)).covered == (1.0, 24)
-    # Kept by what is saved, and by copies of the doc.
+    # The saved pipeline keeps the calibration, and a stored doc its sets of entities.
     nlp.to_disk(tmp_path)
     again = spacy.load(tmp_path)
     assert sure(again) == pytest.approx(after, abs=1e-6)
@@ -304,7 +308,7 @@ def test_possible_entities_are_of_their_doc_and_the_surest_comes_first(nlp: Lang
         said = [one.probability for one in found]
         assert len(found) > len(doc) / 2 and said == sorted(said, reverse=True)
         assert max(one.end for one in found) <= len(doc)
-        # The same as of the doc alone.
+        # A doc alone gets the same entities.
         alone = nlp(text)._.latent["crf_ner"].possible_entities()
         assert [(one.start, one.end, one.label) for one in found] == [
             (one.start, one.end, one.label) for one in alone
@@ -321,7 +325,7 @@ def test_it_reads_what_a_shared_encoder_gives() -> None:
         step(nlp, examples(nlp), optimizer)
     before, found = sure(nlp), calibrate(nlp, doubtful(nlp))
     assert before > 0.8 and 0.3 < sure(nlp) < 0.7
-    # The pipeline runs with other batches.
+    # The pipeline predicts in batches of another size.
     docs = list(nlp.pipe(example.text for example in doubtful(nlp)))
     said = [entity.probability for doc in docs for entity in doc._.latent["crf_ner"].entities()]
     assert found.after.probabilities == pytest.approx(said, abs=1e-5)
@@ -348,7 +352,7 @@ def test_other_losses_can_be_calibrated(loss: str) -> None:
 
 
 def test_an_entity_less_probable_than_a_reading_with_it_is_told_of(nlp: Language) -> None:
-    """Confidences of entities are fitted, and weights of whole sequences are not."""
+    """Calibrated confidences of entities may be lower than the weights of whole sequences."""
     pipe: Any = nlp.get_pipe("crf_ner")
     pipe.cfg["alternatives"] = 2
 
@@ -362,8 +366,7 @@ def test_an_entity_less_probable_than_a_reading_with_it_is_told_of(nlp: Language
         pipe.calibration = calibration
         doc = nlp(TEXT)
         weight, probability = first(doc)
-        # Both come from one distribution: a part of a sequence is at least as probable as the
-        # sequence.
+        # Both are probabilities of one distribution, and the entity is a part of the sequence.
         assert probability >= weight - 1e-6
         assert "not calibrated" not in format_annotation(doc._.latent["crf_ner"])
         assert "not calibrated" not in render(doc, jupyter=False, options={"alternatives": 2})
@@ -381,7 +384,7 @@ def test_an_entity_less_probable_than_a_reading_with_it_is_told_of(nlp: Language
         assert "not calibrated; its" in render_svg(one, options={"alternatives": 2})
         (span,) = annotations.to_json(one, ["crf_ner"])["crf_ner"]["spans"]  # type: ignore[misc]
         assert span["entities_calibrated"] is True
-    # A shift of one label is enough, and one of 0 is none.
+    # A shift of one label changes the odds, except a shift of 0.
     assert EntityCalibration(shifts={"GPE": 0.1}).changes_odds
     assert not EntityCalibration(temperature=2.0, shifts={"GPE": 0.0}).changes_odds
 
@@ -412,7 +415,7 @@ def test_what_was_saved_is_checked(nlp: Language, tmp_path: Path) -> None:
     srsly.write_json(path, {**good, "calibration": 3})
     with pytest.raises(LatentError, match="fields"):
         spacy.load(tmp_path)
-    # Weights that were saved without one leave none behind.
+    # Weights that were saved without a calibration remove the present one.
     srsly.write_json(path, {"labels": good["labels"]})
     nlp.from_disk(tmp_path)
     assert nlp.get_pipe("crf_ner").calibration is None  # type: ignore[union-attr]
@@ -497,8 +500,11 @@ def test_texts_with_other_labels_are_no_measure_of_confidence(nlp: Language) -> 
 
 
 def marked(nlp: Language, rest: str) -> list[Example]:
-    """Texts of which entities alone are marked, some of those that are found; the annotation of the
-    rest is as ``default`` of ``Doc.set_ents``."""
+    """Return texts in which half of the found entities are annotated.
+
+    Args:
+        rest: Annotation of all other tokens, the ``default`` of ``Doc.set_ents``.
+    """
     made = []
     for one in doubtful(nlp):
         reference = nlp.make_doc(one.reference.text)
@@ -514,7 +520,7 @@ def test_what_is_found_where_annotation_is_missing_is_counted_apart(nlp: Languag
     partly = [*marked(nlp, "missing"), *doubtful(nlp)]
     with pytest.warns(PartlyAnnotated, match=r"24 of 96.*crf_ner"):
         found = calibrate(nlp, partly)
-    # In texts with an annotated entity all are right, and nothing is known about the other texts.
+    # Found entities are right in texts with an annotated entity, and unknown in the other texts.
     assert [len(found.after.probabilities), found.after.unannotated] == [72, 24]
     assert set_precision(nlp, found, 0.6, confidence=None).precision == pytest.approx(48 / 72)
     with pytest.warns(PartlyAnnotated, match="24 of 96"):
@@ -560,11 +566,11 @@ def test_less_sure_entities_are_left_out(nlp: Language) -> None:
             assert kept.ents and "below" not in format_annotation(kept._.latent["crf_ner"])
             copy = Doc(nlp.vocab).from_bytes(doc.to_bytes())
             assert copy._.latent["crf_ner"].entities() == [left_out]
-    # Spans of other components stay.
+    # Entities of other components are kept.
     doc = nlp.make_doc(TEXT)
     doc.ents = [Span(doc, 2, 3, "GPE")]
     assert len(pipe(doc).ents) == 1
-    # All entities together have that, and an earlier threshold goes.
+    # All entities together have this precision, so the earlier threshold is removed.
     least = set_precision(nlp, whole, 0.4, confidence=None)
     assert least.threshold == 0 == pipe.cfg["min_confidence"]
     assert nlp.config["components"]["crf_ner"]["min_confidence"] == 0
@@ -578,7 +584,7 @@ def test_less_sure_entities_are_left_out(nlp: Language) -> None:
     [
         (19, 30, True, "of 20 with a confidence of 0.8 or more"),
         (20, 30, False, ""),
-        # Twenty, and fewer than one in ten.
+        # The threshold keeps twenty entities, which is less than one in ten.
         (20, 190, True, "of 21 with a confidence of 0.8 or more"),
         (5, 10, True, "No threshold keeps 20 of them"),
     ],
@@ -596,20 +602,20 @@ def test_a_threshold_that_keeps_few_is_set_only_where_asked(
             set_precision(nlp, found, 0.99, confidence=None)
         assert pipe.cfg["min_confidence"] == 0.0
     least = set_precision(nlp, found, 0.99, confidence=None, few=refused)
-    # Midway to the next that is not kept.
+    # The threshold is midway between the last entity that is kept and the next one.
     assert (least.kept, pipe.cfg["min_confidence"]) == (right, pytest.approx(0.85))
 
 
 def test_a_precision_that_texts_do_not_support_is_refused(nlp: Language) -> None:
     found = calibrate(nlp, doubtful(nlp))
     pipe: Any = nlp.get_pipe("crf_ner")
-    # Half of 48 are right: no lower bound is as high.
+    # Half of the 48 entities are right, so a lower bound of the precision is below 0.5.
     with pytest.raises(LatentError, match=r"0\.5"):
         set_precision(nlp, found, 0.5)
     assert pipe.cfg["min_confidence"] == 0.0
     least = set_precision(nlp, found, 0.3)
     assert isinstance(least, PromisedThreshold) and least.threshold == 0 and 0.3 < least.bound < 0.5
-    # Fewer than one in ten, so that the sequence starts lower.
+    # Fewer than one in ten entities are sure, so the sequence of tests starts lower.
     said, correct = [0.9] * 30 + [0.5] * 470, [True] * 30 + [False] * 470
     few = replace(found, after=JudgedEntities(said, correct, ["GPE"] * 500, 30))
     with pytest.raises(LatentError, match="support"):
@@ -629,7 +635,7 @@ def test_a_precision_that_texts_do_not_support_is_refused(nlp: Language) -> None
                 set_precision(nlp, found, outside, confidence=sure)
 
 
-# ---------------------------------------------------------------- where people look
+# ---------------------------------------------------------------- confidences of spans
 
 
 def test_confidence_of_what_was_found_and_of_nothing_else(nlp: Language) -> None:
@@ -659,7 +665,7 @@ def test_confidences_are_read_once_for_a_loop_and_again_when_they_change(
     (ent,) = doc.ents
     known = [ent._.confidence for _ in range(3)]
     assert len(read) == 1 and len(set(known)) == 1
-    # It is written again; tokens are others; nothing is left.
+    # Confidences are read again after a new annotation, a change of tokens, and a removal.
     write(doc, "crf_ner", doc._.latent["crf_ner"].spans)
     assert ent._.confidence == known[0] and len(read) == 2
     with doc.retokenize() as retokenizer:

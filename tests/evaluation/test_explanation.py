@@ -1,4 +1,4 @@
-"""Words that suffice for a prediction, for trained pipelines whose decisive words are known."""
+"""Explanations by sufficient words, for pipelines whose decisive words are known."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_word_that_decides_is_chosen(made: dict[str, Language], kind: str) -
         assert found.erased.keys() == found.faithfulness.keys() == {MASK, LEAVE_ONE_OUT, RANDOM}
         own = found.faithfulness[MASK]
         assert own.sufficiency <= 0.1 + 1e-6
-        # One of two labels may be what is said without a word.
+        # The model may predict one of the two labels without any word.
         assert bool(found.words) == (found.probability - found.without > 0.1)
         if found.words:
             assert label in found.words and len(found.words) <= 3
@@ -135,7 +135,7 @@ def test_the_model_reads_as_before_whatever_happens(made: dict[str, Language]) -
         hidden = pipe.predict([doc])
         raise ZeroDivisionError
     assert [node._func for node in nodes] == own
-    # All is hidden: another text of as many words would be read in the same way.
+    # All words are hidden, so a text with as many other words gets the same scores.
     other = nlp(BAD)
     with readers.hiding(np.zeros((1, len(doc)))):
         np.testing.assert_allclose(pipe.predict([other]), hidden, atol=1e-6)
@@ -160,7 +160,7 @@ def test_another_label(made: dict[str, Language]) -> None:
 @pytest.mark.parametrize("kind", ["inline", "listener", "bag of bigrams"])
 def test_one_word_and_none(made: dict[str, Language], kind: str) -> None:
     if kind != "bag of bigrams":
-        # spaCy's own reader of bigrams fails at one word.
+        # spaCy's own bag of bigrams fails on a text with one word.
         assert explain(made[kind], "good", steps=20).weights.shape == (1,)
     empty = explain(made[kind], "", steps=20)
     assert not len(empty.weights) and empty.words == [] and empty.faithfulness == {}
@@ -173,7 +173,7 @@ def test_what_reads_no_word_alone_has_words_taken_out_of_its_text(
     for name in ("tok2vec", "textcat_multilabel"):
         nlp.add_pipe(name, source=made["listener"])
     assert explain(nlp, GOOD, steps=2).hidden == "vectors"
-    # Nothing says whose vectors the listener reads.
+    # Without the map, the source of the listener's vectors is unknown.
     nlp.get_pipe("tok2vec").listener_map.clear()  # type: ignore[attr-defined]
     found = explain(nlp, GOOD, label="good")
     assert found.hidden == "text" and "good" in found.words
@@ -181,8 +181,9 @@ def test_what_reads_no_word_alone_has_words_taken_out_of_its_text(
 
 
 def over_a_transformer(path: Path, kind: str, encoder: bool) -> Language:
-    """A component that reads a shared transformer, or a latent encoder over it, after training on
-    texts in which one word decides the category and another is the entity.
+    """Train a component over a shared transformer, or over a latent encoder above it.
+
+    One word of each training text decides the category, and another is the entity.
     """
     nlp = spacy.blank("en")
     add_transformer(nlp, path)
@@ -248,15 +249,14 @@ def test_an_entity(kind: str) -> None:
     found = explain(nlp, nlp.make_doc("we saw Paris there"), steps=30)
     assert found.what == "Paris (PLACE)" and found.entity == (2, 3) and found.hidden == "vectors"
     assert found.faithfulness[MASK].sufficiency <= 0.1 + 1e-6
-    # Whether it is found, or how probable it is.
+    # ner gives no probabilities, so scores are 0 or 1.
     assert (set(found.falls) <= {0.0, 1.0} and found.probability == 1) == (kind == "ner")
     assert nlp.to_bytes() == before
     for wrong in ({"entity": 1}, {"label": "PERSON"}):
         with pytest.raises(LatentError, match=r"\b1\b|'PERSON'"):
             explain(nlp, "we saw Paris there", **wrong)  # type: ignore[arg-type]
     if kind == "crf_ner":
-        # Probabilities are the same where a threshold leaves the less probable ones out, and where
-        # somebody else has the name of the extension.
+        # Explanations depend neither on min_confidence nor on the extension "confidence".
         pipe, known = nlp.get_pipe(kind), Span.get_extension("confidence")
         pipe.cfg["min_confidence"] = found.probability - 1e-4  # type: ignore[union-attr]
         Span.set_extension("confidence", default="high", force=True)
@@ -266,7 +266,7 @@ def test_an_entity(kind: str) -> None:
             Span.set_extension("confidence", getter=known[2], force=True)
             pipe.cfg["min_confidence"] = 0.0  # type: ignore[union-attr]
         assert again.falls == pytest.approx(found.falls) and again.words == found.words
-    # Entities that are on a doc before stay there, so that no word would seem to matter.
+    # Entities that are already on a doc would stay, so that no word would seem to matter.
     with pytest.raises(NoSuchEntity, match=r"Paris.*PLACE") as told:
         explain(nlp, nlp("we saw Paris there"))
     sent = pickle.loads(pickle.dumps(told.value))
@@ -318,11 +318,14 @@ def test_what_cannot_be_explained_is_told(made: dict[str, Language]) -> None:
             explain(made["inline"], GOOD, **wrong)  # type: ignore[arg-type]
 
 
-# ---------------------------------------------------------------- learning alone
+# ---------------------------------------------------------------- learning a mask
 
 
 def test_words_that_stand_for_each_other() -> None:
-    """Either of two words does: without one alone nothing falls, and the mask keeps one."""
+    """Either of two words suffices, and the mask keeps at least one of them.
+
+    The score does not fall if one word alone is left out.
+    """
 
     def scores(masks: np.ndarray) -> np.ndarray:
         return 0.2 + 0.8 * masks[:, [1, 4]].max(1)

@@ -1,6 +1,4 @@
-"""Mistakes that keep a listener from its vectors are reported with a remedy before training
-fails.
-"""
+"""Reports on listeners that would get no vectors, with a remedy, before training fails."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ def over_tok2vec(*names: str, **listener: Any) -> Language:
 
 
 def found(nlp: Language, **training: Any) -> dict[str, Diagnostic]:
-    """By code, without what is noted."""
+    """Return diagnostics by their code, without notes."""
     initialized(nlp)
     nlp.config["training"] = {**nlp.config["training"], **training}
     return {
@@ -78,7 +76,7 @@ def test_an_upstream_that_there_is_not() -> None:
     error = found(nlp)["no-upstream"]
     assert error.level == "error" and "crf_ner listens to 'tok2vecc'" in error.text
     assert "(it has: tok2vec, crf_ner). Did you mean 'tok2vec'?" in error.text
-    # It trains, over what is on the docs: so it may be meant.
+    # The component trains on the vectors that tok2vec writes to docs, which may be intended.
     reads = {"frozen_components": ["tok2vec"], "annotating_components": ["tok2vec"]}
     warning = found(nlp, **reads)["no-upstream"]
     assert warning.level == "warning" and "it reads what tok2vec writes on docs" in warning.text
@@ -112,7 +110,7 @@ def test_a_tok2vec_that_is_disabled() -> None:
 
 
 def moved(nlp: Language, **options: Any) -> bool:
-    """Whether a step or two move the weights of the tok2vec."""
+    """Return True if two steps of training change the weights of the tok2vec."""
     optimizer, pipe = initialized(nlp), nlp.get_pipe("tok2vec")
     before = pipe.to_bytes()  # type: ignore[attr-defined]
     for _ in range(2):
@@ -128,7 +126,7 @@ def test_a_last_listener_that_is_frozen_keeps_the_tok2vec_from_learning() -> Non
     assert not found(nlp, frozen_components=["textcat"]) and moved(nlp, exclude=["textcat"])
     both = found(nlp, frozen_components=["textcat", "tagger"])
     assert [(code, one.level) for code, one in both.items()] == [("frozen-listeners", "warning")]
-    # An encoder holds the pass back until all have sent theirs.
+    # An encoder defers its backward pass until all listeners have sent their gradients.
     nlp = over_tok2vec("latent_encoder", "tagger")
     add(nlp, "textcat", LISTENER)
     assert not found(nlp, frozen_components=["tagger"]) and moved(nlp, exclude=["tagger"])
@@ -158,7 +156,7 @@ def test_who_annotates_needs_vectors_in_training_too(encoder: bool) -> None:
         codes = {one.code for one in find_traps(nlp) if one.level == "warning"}
         assert codes == ({"annotates-without-vectors"} if len(annotating) == 1 else set())
         step(nlp, examples(nlp), optimizer, annotates=annotating)
-    # With vectors of zeros all words are alike.
+    # All words get the same tag from vectors of zeros.
     assert len(set(seen[0])) == 1 and len(set(seen[1])) > 1
 
 
@@ -207,7 +205,7 @@ def test_over_a_transformer(tmp_path: Path) -> None:
     add(nlp, "crf_ner", {**SHARED, "upstream": "transformer"})
     assert "spacy-transformers.TransformerListener.v1" in found(nlp)["listener-kind"].text
     nlp.remove_pipe("crf_ner")
-    # Such a listener cannot be initialized: it has no width of its own.
+    # This listener cannot be initialized, since it gets its width from the upstream component.
     add(nlp, "crf_ner", {**TO_TRANSFORMER, "upstream": "transformr"})
     (error,) = (one for one in find_traps(nlp) if one.code == "no-upstream")
     assert "Did you mean 'transformer'?" in error.text

@@ -1,5 +1,6 @@
-"""Notes of ``spacy latent debug`` on settings that did worse than others: the configs that get
-them, and their figures, which must agree with the results.
+"""Notes of ``spacy latent debug`` on settings that scored worse than others in benchmarks.
+
+Tests of the configs that get the notes, and of their figures, which agree with the results.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from spacy_latent.pipeline.inspection import latent_components
 from tests.repository.recipes import RECIPES
 from tests.repository.test_recipes import OVER_A_PARSER, example, small
 
-# Nothing is noted of all others: they are the better of two, or nobody compared them.
+# All other configs get no note: they have the better setting, or were not compared.
 EXPECTED = {
     "listops_perturb_and_map": {"single-trees-first"},
     "listops_straight_through": {"single-trees-first"},
@@ -34,8 +35,7 @@ EXPECTED = {
     "rationale_learned_constant": {"sampled-word"},
     "rationale_network_baseline": {"sampled-word"},
 }
-# Places of the figures of each note: sections of the results, beginnings of rows, and texts in the
-# row.
+# The figures of each note: the section of the results, the beginning of the row, and texts in it.
 FIGURES: dict[str, list[tuple[str, str, list[str]]]] = {
     "fast-scorer": [
         ("the scorer's learning rate", "| 3.0 |", ["12.2"]),
@@ -71,7 +71,11 @@ FIGURES: dict[str, list[tuple[str, str, list[str]]]] = {
 
 
 def made(stem: str, **settings: Any) -> Language:
-    """The pipeline of a config, with small tables, initialized."""
+    """Return the initialized pipeline of a config, with small tables of embeddings.
+
+    Args:
+        settings: Changed settings of the classifier's model.
+    """
     (path,) = (path for path in RECIPES if path.stem == stem)
     place = "components.latent_textcat.model."
     overrides = {**small(path), **{place + key: value for key, value in settings.items()}}
@@ -109,9 +113,9 @@ def test_a_scorer_that_is_too_fast() -> None:
     rate = "scorer_learn_rate"
     assert "scorer_learn_rate is 3" in noted(made("demo", **{rate: 3.0}))["fast-scorer"]
     assert noted(made("demo", **{rate: 2.0})) == {}
-    # There the score function begins on given trees, and this rate does well.
+    # This config begins with given trees, and scores well at this rate.
     assert noted(made("listops_score_function", **{rate: 3.0})) == {}
-    # For these settings there is no measurement.
+    # These settings were not measured.
     assert noted(made("demo_marginals", **{rate: 3.0})) == {}
     assert noted(made("demo_gold_reward", **{rate: 3.0})) == {}
 
@@ -165,13 +169,14 @@ def test_figures_are_those_of_the_results(code: str) -> None:
             looked_up |= set(re.findall(r"\d+\.\d", figure))
     if code == "fast-scorer":
         looked_up |= earlier_rates()
-    # The others are values of settings.
+    # The figures 0.3 and 0.1 are values of settings.
     assert set(re.findall(r"\d+\.\d", EVIDENCE[code])) - {"0.3", "0.1"} <= looked_up
 
 
 def earlier_rates() -> set[str]:
-    """Scores of the demo at six nested lists with a scorer's rate of 3 and 0.3, in its earlier
-    form. Such rows stay where others take their place in the results.
+    """Return scores of the demo's earlier config at depth 6, for two rates of the scorer.
+
+    Raw results keep such rows after newer ones replace them in the tables.
     """
     settings = "components.latent_textcat.model.scorer_learn_rate"
     digests = {3.0: "c4d62ad74a31ad4d", 0.3: "defb8482f88f5fa9"}

@@ -57,7 +57,7 @@ def nlp(plain: bytes) -> Language:
 
 
 def doubtful(nlp: Language) -> list[Example]:
-    """Arcs that the parser is sure of are annotated in two of three texts."""
+    """Return texts whose gold tree is the parser's tree in two of three texts."""
     made = []
     for i in range(24):
         heads, deps = ([2, 2, 3, 3], "det amod nsubj ROOT")
@@ -89,9 +89,9 @@ def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
     assert error(found.arcs.after) < error(found.arcs.before)
     assert error(found.arcs.crossed) < error(found.arcs.before)
     assert loss(found.arcs.after) < loss(found.arcs.before)
-    # Labels are fitted given their arcs, so that the product need not gain.
+    # Labels are fitted given their arcs, so the fit need not improve labelled arcs.
     assert found.labelled.gain.mean > 0 or not found.labelled.kept
-    # The parse is the same, and what the pipeline says is what was fitted.
+    # The parse is unchanged, and the pipeline has the fitted confidences.
     after = nlp(TEXT)
     assert [t.head.i for t in before] == [t.head.i for t in after]
     assert [t.dep_ for t in before] == [t.dep_ for t in after]
@@ -101,10 +101,10 @@ def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
         assert judged[noun].probabilities == pytest.approx(fit.after.probabilities, abs=0.02)
     nlp.to_disk(tmp_path)
     again: Any = spacy.load(tmp_path).get_pipe("latent_parser")
-    # JSON rounds to ten digits.
+    # Values are rounded to ten digits when they are saved.
     assert again.calibration.shifts == pytest.approx(found.calibration.shifts)
     assert again.calibration.temperature == pytest.approx(found.calibration.temperature)
-    # Without a map, still a distribution over heads.
+    # Without a map, the confidences of a word's heads still sum to 1.
     plain = calibrate(nlp, doubtful(nlp), confidence=False)
     assert not plain.confidences.kept and plain.calibration.slope == 1
     nlp.get_pipe("latent_parser").cfg["threshold"] = 0.0  # type: ignore[union-attr]
@@ -115,7 +115,7 @@ def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
 def test_a_fit_without_a_sure_gain_is_not_kept(nlp: Language) -> None:
     pipe: Any = nlp.get_pipe("latent_parser")
     pipe.calibration = calibrate(nlp, doubtful(nlp)).calibration
-    # Two texts tell nothing: the earlier calibration goes, since it was not compared.
+    # Two texts show no sure gain. The earlier calibration is dropped, since it was not compared.
     found = calibrate(nlp, parsed(nlp, *PARSED[2:3], (TEXT, [1, 3, 1, 3], "amod det amod ROOT")))
     assert not found.arcs.kept and found.calibration.temperature == 1
     assert not found.confidences.kept and not found.calibration.changes_odds
@@ -145,7 +145,7 @@ def test_arcs_are_judged_by_head_and_label(nlp: Language) -> None:
     found = judged_arcs(examples, "latent_parser")
     assert [t.head.i for t in examples[0].predicted] == [2, 2, 3, 3]
     assert found["arc"].correct == [True] * 4 + [False, False, False, True]
-    # The root has no label to be wrong.
+    # The label of a root does not count.
     assert found["labelled arc"].correct == [True, False, True, True] + [False] * 3 + [True]
     pairs = zip(found["arc"].probabilities, found["labelled arc"].probabilities)
     assert all(both <= arc + 1e-6 for arc, both in pairs)
@@ -223,7 +223,7 @@ def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
 
 
 def test_arcs_of_the_best_tree_below_the_threshold_keep_their_probability(nlp: Language) -> None:
-    """Among many equal words no head is probable."""
+    """Each head has a small probability in a sentence of many equal words."""
     pipe: Any = nlp.get_pipe("latent_parser")
     words = ["word"] * 300
     starts = [i == 0 for i in range(len(words))]
@@ -260,7 +260,7 @@ def test_a_map_is_kept_beside_temperatures_that_are_not(nlp: Language, tmp_path:
 
 
 def wrong_determiners(nlp: Language) -> list[Example]:
-    """Return texts whose arc of "det" is wrong in every second one, and no other arc is."""
+    """Return texts in which every second arc of "det" is wrong, and all others are right."""
     rows = [(TEXT, [1 + i % 2, 2, 3, 3], "det amod nsubj ROOT") for i in range(240)]
     return parsed(nlp, *rows)
 
@@ -279,7 +279,7 @@ def test_labels_that_are_wrong_more_often_are_less_confident(nlp: Language) -> N
 
 
 def random_texts(nlp: Language, calibration: ParseCalibration) -> list[Example]:
-    """Return texts whose arcs are right as often as this calibration of the parser says."""
+    """Return texts whose arcs are right with the confidences of this calibration."""
     generator, made = np.random.default_rng(0), []
     words = sorted({word for text, *_ in PARSED for word in text.split()})
     for _ in range(200):
@@ -322,7 +322,7 @@ def test_the_threshold_of_annotation_does_not_change_what_is_measured(nlp: Langu
 def test_a_forced_arc_is_certain(nlp: Language) -> None:
     pipe: Any = nlp.get_pipe("latent_parser")
     pipe.calibration = ParseCalibration(slope=0.5, shift=-1.0)
-    # The first word below the last, which is its head in no text.
+    # Force the last word as the head of the first one, which no training text has.
     with counterfactual(nlp, {"latent_parser": Intervention(forced=((0, (4, 1)),))}):
         arcs = nlp(TEXT)._.latent["latent_parser"].arcs()
     sure = {arc.modifier: arc.probability for arc in arcs}
@@ -357,7 +357,7 @@ def test_whole_trees_are_as_right_as_is_said(nlp: Language, tmp_path: Path) -> N
         assert len(fit.after.correct) == 72 and sum(fit.after.correct) <= 48
         assert loss(fit.after) < loss(fit.before) and set(fit.after.lengths) == {4}
         assert error(fit.crossed) < error(fit.before)
-    # What the pipeline says is what was fitted, and labels make a tree less probable.
+    # The pipeline has the fitted confidences, and a labelled tree is less probable.
     judged = measure(nlp, [one for _ in range(3) for one in doubtful(nlp)])
     for fit in (found.trees, found.labelled_trees):
         shown = judged[fit.after.noun]
@@ -385,7 +385,8 @@ def judged_with(nlp: Language, words: list[str], starts: list[int], gold: dict[i
     """Return the judged trees of words with given starts.
 
     Args:
-        gold: heads that differ from those of the parser, by place; None for an unknown head.
+        starts: Positions of the first words of sentences.
+        gold: Gold heads that differ from the parser's, by position. None is an unknown head.
     """
     made = nlp(Doc(nlp.vocab, words, sent_starts=[i in starts for i in range(len(words))]))
     heads: Any = [gold.get(token.i, token.head.i) for token in made]
@@ -397,12 +398,12 @@ def judged_with(nlp: Language, words: list[str], starts: list[int], gold: dict[i
 def test_a_tree_of_a_wrongly_split_sentence_is_wrong(nlp: Language) -> None:
     words = TEXT.split()
     assert judged_with(nlp, words, [0, 3], {}).correct == [True, True]
-    # White space is of no sentence.
+    # The head of white space does not count.
     spaced = [*words[:3], "\n", "left"]
     assert judged_with(nlp, spaced, [0, 4], {3: 4}).correct == [True, True]
-    # The word after the sentence depends on it.
+    # A gold arc joins the two sentences, so both trees are wrong.
     assert judged_with(nlp, words, [0, 3], {3: 2}).correct == [False, False]
-    # Without all heads the sentences of the reference are not known.
+    # A sentence of the reference with an unknown head is not judged.
     found = judged_with(nlp, words, [0, 3], {3: None})
     assert found.correct == [True] and found.unannotated == 1
 
@@ -437,7 +438,7 @@ def test_no_labelled_arc_is_more_confident_than_its_arc(nlp: Language) -> None:
     for (head, modifier, _), p in zip(span.labelled_parts.tolist(), span.labelled_probabilities):
         assert p <= arcs[head, modifier]
         sums[head, modifier] += p
-    # The labels of an arc are still a distribution, given the arc.
+    # The probabilities of an arc's labels sum to the probability of the arc.
     assert [sums[part] for part in arcs] == pytest.approx(list(arcs.values()), rel=1e-4)
     pipe.calibration = ParseCalibration(temperature=2.0, label_temperature=1.5)
     (before,) = nlp("old She dog the left saw")._.latent["latent_parser"].spans
@@ -468,11 +469,11 @@ def test_texts_without_arcs_to_doubt(nlp: Language) -> None:
     assert nlp("")._.latent["latent_parser"].arcs() == []
     (arc,) = nlp("left")._.latent["latent_parser"].arcs()
     assert arc.head is None and 0.99 < arc.probability <= 1
-    # White space has no choice of a head, and is not mapped.
+    # White space has only one possible head, so its confidence is not mapped.
     words = Doc(nlp.vocab, ["left", "\n", "\n"], sent_starts=[True, False, False])
     _, *spaces = nlp(words)._.latent["latent_parser"].arcs()
     assert [arc.probability for arc in spaces] == [1.0, 1.0]
-    # The root of a single word is all that there is to fit to.
+    # The arc of the root is the only one in a text of a single word.
     examples = [one for _ in range(30) for one in parsed(nlp, ("left", [0], "ROOT"))]
     assert len(calibrate(nlp, examples).arcs.after.probabilities) == 30
 
@@ -489,7 +490,7 @@ def test_a_map_is_saved_and_a_pipeline_without_one_is_as_it_was(
         pipeline(annotate="probabilities").from_bytes(nlp.to_bytes()),
     ):
         assert np.array_equal(probabilities(again), mapped)
-    # As an earlier version saved it.
+    # A calibration in the format of an earlier version has no map.
     old = {"temperature": 2.0, "label_temperature": 1.5, "tree_slope": 0.9, "docs": 3, "arcs": 9}
     pipe.cfg["calibration"] = old
     stored = probabilities(nlp)
@@ -498,7 +499,7 @@ def test_a_map_is_saved_and_a_pipeline_without_one_is_as_it_was(
     again = spacy.load(tmp_path / "old")
     assert again.get_pipe("latent_parser").calibration.changes_odds is False  # type: ignore[union-attr]
     assert np.array_equal(probabilities(again), stored)
-    # The probabilities are those of trees: the heads of a word add up to 1.
+    # The probabilities are marginals of trees, so they sum to 1 over the heads of a word.
     pipe.cfg["threshold"] = 0.0
     (span,) = nlp(TEXT)._.latent["latent_parser"].spans
     assert np.bincount(span.parts[:, 1], span.probabilities)[1:] == pytest.approx(1, abs=1e-4)
@@ -545,7 +546,7 @@ def test_a_precision_is_promised_of_arcs_and_nothing_is_set(nlp: Language, tmp_p
         one = least[fit.after.noun]
         assert isinstance(one, PromisedThreshold) and one.bound >= 0.3
         assert one == promised_threshold(fit.after, 0.3, 0.8)
-    # Labelled arcs are right less often, so texts may support a precision of arcs alone.
+    # Labelled arcs are right less often, so the texts may support a precision only for arcs.
     reached = [apply_threshold(fit.after, 0.0).precision for fit in (found.arcs, found.labelled)]
     assert reached[1] <= reached[0]
     estimate = precise_arcs(found, 0.3, confidence=None)
@@ -593,7 +594,7 @@ def test_documents_count_as_independent(nlp: Language, tmp_path: Path) -> None:
     assert texts(lines) == 24 and texts(lines, "--group-by", "shelf") == 12
     given = ("calibrate", model, named, tmp_path / "out", "--force", "--precision", 0.3)
     assert "12 documents" in said(*given)
-    # Of fewer than ten documents nothing is promised.
+    # Fewer than ten documents do not suffice for a promise.
     assert "6 documents" in said(*given, "--group-by", "shelf", code=1)
     shown = said(*given, "--group-by", "volume", code=1)
     assert "document, shelf" in shown
@@ -648,11 +649,11 @@ def test_sets_of_heads_cover_what_was_asked_for(
     latent = doc._.latent["latent_parser"]
     every = {(arc.head, arc.modifier): arc.probability for arc in latent.arcs(threshold=0.0)}
     sets = {(arc.head, arc.modifier): arc.probability for arc in latent.possible_arcs()}
-    # All arcs from the least confidence on, with the confidences that arcs have elsewhere.
+    # The sets have all arcs with at least the least confidence.
     assert sets.items() <= every.items()
     least = pipe.calibration.least
     assert {arc for arc, said in every.items() if said >= least} == set(sets)
-    # The heads of each word are together, the most probable first.
+    # Arcs are sorted by modifier and by falling probability.
     order = [(arc.modifier, -(arc.probability or 0)) for arc in latent.possible_arcs()]
     assert order == sorted(order)
     assert to_json(doc, ["latent_parser"])["latent_parser"]["possible"] == [
@@ -674,7 +675,7 @@ def test_sets_are_refused_and_leave_the_parser_as_it_was(nlp: Language) -> None:
     pipe: Any = nlp.get_pipe("latent_parser")
     calibrate(nlp, doubtful(nlp))
     before = dict(pipe.cfg)
-    # Heads in another sentence than the parser finds are in no set.
+    # Gold heads outside of the sentence that the parser finds are in no set.
     far = [example for example in doubtful(nlp) for _ in range(2)]
     for one in far:
         one.predicted = Doc(nlp.vocab, words=TEXT.split(), sent_starts=[True, True, True, True])
@@ -688,7 +689,10 @@ def test_sets_are_refused_and_leave_the_parser_as_it_was(nlp: Language) -> None:
 
 
 def test_sets_of_heads_are_the_same_whatever_is_stored_beside_them(nlp: Language) -> None:
-    """A flat map makes arcs of hardly any probability as sure as the least of a set."""
+    """The stored arcs do not change the sets of heads.
+
+    The flat map gives very improbable arcs a confidence above the least one of the sets.
+    """
     pipe: Any = nlp.get_pipe("latent_parser")
     pipe.calibration = ParseCalibration(temperature=0.2, slope=0.3, coverage=0.9, least=0.01)
     found = []

@@ -51,7 +51,7 @@ def nlp(plain: bytes) -> Language:
 
 
 def doubtful(nlp: Language, count: int = 30) -> list[Example]:
-    """Of three texts, what the component is sure of is annotated in two."""
+    """Return texts whose gold spans are the component's spans in two of three texts."""
     made = []
     for i in range(count):
         text, spans = NESTED[i % len(NESTED)]
@@ -82,15 +82,15 @@ def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
     predicted = [found(doc) for doc in nlp.pipe(texts)]
     made = calibrate(nlp, doubtful(nlp))
     calibration = made.calibration
-    # The same spans as before.
+    # The predicted spans are unchanged.
     assert [found(doc) for doc in nlp.pipe(texts)] == predicted
-    # In the same order; the labels and lengths of a text's spans differ.
+    # The spans come in the same order: the labels and lengths within a text differ.
     for name in ("correct", "labels", "lengths", "texts"):
         assert getattr(made.after, name) == getattr(made.before, name)
     assert made.kept and (calibration.temperature > 1 or calibration.changes_odds)
     assert calibration.docs == 30 and calibration.entities == made.after.gold > 0
     assert error(made.after) < error(made.before) and error(made.crossed) < error(made.before)
-    # The pipeline gives what was measured, also after storage.
+    # The pipeline has the fitted confidences, also after saving and loading.
     judged = measure(nlp, doubtful(nlp)).entities
     assert judged.probabilities == pytest.approx(made.after.probabilities)
     nlp.to_disk(tmp_path)
@@ -100,7 +100,7 @@ def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
     for one, other in zip(nlp.pipe(texts), again.pipe(texts)):
         scores = [doc.spans[KEY].attrs["scores"] for doc in (one, other)]
         assert found(one) == found(other) and np.allclose(*scores)
-    # All that is written on a doc has the same confidences.
+    # The brackets and the group of spans have the same confidences.
     doc = nlp(TEXT)
     brackets = doc._.latent["tree_spancat"].brackets()
     shown = doc.spans[KEY].attrs["scores"].tolist()
@@ -113,7 +113,7 @@ def test_the_whole_set_of_a_text_is_as_probable_as_its_loss_says(nlp: Language) 
     made = calibrate(nlp, examples)
     assert made.sets is not None
     before, after = made.sets
-    # Two of three texts are annotated with all that is found.
+    # The gold spans are exactly the found spans in two of three texts.
     assert len(before.correct) == 30 and before.correct == after.correct
     assert before.correct == [i % 3 != 0 for i in range(30)]
     pipe: Any = nlp.get_pipe("tree_spancat")
@@ -121,7 +121,7 @@ def test_the_whole_set_of_a_text_is_as_probable_as_its_loss_says(nlp: Language) 
     loss, _ = pipe.get_loss([right], pipe.model.predict([right.predicted]))
     assert before.probabilities[1] == pytest.approx(np.exp(-loss), rel=1e-4)
     assert 0 < after.probabilities[1] <= 1
-    # A text without the group tells nothing of its set.
+    # A text without the group of spans is not judged.
     del examples[1].reference.spans[KEY]
     sets = calibrate(nlp, examples).sets
     assert sets is not None and len(sets[0].correct) == 29 and sets[0].unannotated == 1
@@ -183,7 +183,7 @@ def test_a_precision_drops_the_less_sure_spans(nlp: Language) -> None:
     assert nlp.config["components"]["tree_spancat"]["min_confidence"] == least.threshold
     left = sum(len(doc.spans[KEY]) for doc in nlp.pipe(x.text for x in doubtful(nlp, 60)))
     assert left == least.kept < len(made.after.probabilities)
-    # What is measured does not depend on it.
+    # The measured confidences do not depend on min_confidence.
     found = measure(nlp, doubtful(nlp, 60)).entities
     assert found.probabilities == pytest.approx(made.after.probabilities)
 
@@ -222,7 +222,7 @@ def test_sets_of_spans_cover_what_was_asked_for(nlp: Language) -> None:
     made = calibrate(nlp, doubtful(nlp), coverage=0.8)
     pipe: Any = nlp.get_pipe("tree_spancat")
     assert made.covered is not None and made.covered.share >= 0.8
-    # Texts without spans ask for none.
+    # Texts without gold spans do not count.
     assert made.covered.texts == 20
     assert measure(nlp, doubtful(nlp)).sets == made.covered
     pipe.cfg["probability_threshold"] = 0.0
@@ -258,7 +258,10 @@ def test_labels_that_a_text_was_not_annotated_for_are_in_no_set_that_is_measured
 
 
 def test_sets_of_spans_are_the_same_whatever_is_stored_beside_them(nlp: Language) -> None:
-    """A flat map makes spans of hardly any probability as sure as the least of a set."""
+    """The stored spans do not change the sets.
+
+    The flat map gives very improbable spans a confidence above the least one of the sets.
+    """
     pipe: Any = nlp.get_pipe("tree_spancat")
     pipe.calibration = EntityCalibration(slope=0.2, coverage=0.9, least=0.01)
     found = []
@@ -294,7 +297,7 @@ def test_the_command_says_that_docs_will_hold_no_sets(plain: bytes, tmp_path: Pa
     DocBin(docs=[one.reference for one in doubtful(nlp)]).to_disk(dev)
     shown = said("calibrate", model, dev, tmp_path / "sets", "--coverage", 0.7)
     assert "annotate is 'map'" in shown
-    # Confidences are in doc.spans, too.
+    # The fit needs no other value of annotate, since doc.spans has the confidences.
     assert "annotate is" not in said("calibrate", model, dev, tmp_path / "none")
 
 

@@ -1,4 +1,4 @@
-"""Models of which it is known what they are worth, and what the report's headline says of them."""
+"""Headlines and verdicts of reports on models whose use of trees is known."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.pipeline.small_pipelines import TOK2VEC
 
 NAME = "latent_encoder"
 GIVEN = {"@misc": "spacy-latent.GivenTrees.v1", "trees": "right"}
-# The task is learned without a tree, if not as fast.
+# The embedder reads neighbouring words, so the task can be learned without a tree.
 CONTEXT = {"tok2vec": TOK2VEC, "residual": True}
 
 
@@ -46,21 +46,21 @@ def controls() -> dict[str, list[Language]]:
 
 
 def test_a_model_that_learns_the_task_with_wrong_trees(controls: dict[str, list[Language]]) -> None:
-    """Its composer is used to its trees, which once was taken for a sign that they are good."""
+    """The composer is adapted to wrong trees, which is no sign that the trees are good."""
     nlp = flag_pipeline(steps=80)
     found = assess(nlp, flag_examples(nlp, 200))
     part = found.figures.components[NAME]
     rows = {name: row["directed"][0] for name, row in part.reference.rows.items()}
     drop = part.random["accuracy"]
     assert drop.before > 0.6 and drop.low > 0.05
-    # Which of two wrong trees is nearer depends on the processor's last digits.
+    # Rounding errors decide which of two wrong trees is nearer to the gold tree.
     assert rows[NAME] < 0.1 + max(share for name, share in rows.items() if name != NAME) < 0.3
     assert said(found).startswith("No better than a control") and codes(found)[0] in (
         "no-better-than-controls",
         "no-better-than-random",
     )
     assert "co-adapted" in codes(found) and trivial(found.verdicts[NAME]) and not reassures(found)
-    # Whatever controls say.
+    # The verdict is the same with trained controls.
     found = assess(nlp, flag_examples(nlp, 200), controls=controls, random=False)
     assert said(found).startswith("No better than a control") and not reassures(found)
 
@@ -73,23 +73,23 @@ def test_a_good_model(controls: dict[str, list[Language]]) -> None:
     assert {"helps", "far-beyond-controls"} <= set(codes(found))
     row = found.figures.trained.measures["accuracy"]
     assert all(control.difference[1] > 0.01 for control in row.controls.values())
-    # Without controls that were trained, that it helps is not claimed.
+    # Without trained controls, the report does not claim that the trees help.
     found = assess(nlp, flag_examples(nlp, 200))
     assert said(found) == "The trees are mostly right; whether they help was not tested"
     assert answer(found.verdicts[NAME]) == "Not tested"
-    # And without references, nothing is.
+    # Without gold trees, it also does not claim that they are right.
     found = assess(nlp, flag_examples(nlp, 200, heads=False))
     assert said(found) == "Whether the trees help was not tested" and not reassures(found)
 
 
 @pytest.fixture(scope="module")
 def chain() -> Language:
-    """Whose embedder knows the words' neighbours, with right-branching trees."""
+    """A model with right-branching trees, whose embedder reads neighbouring words."""
     return keyword_pipeline({**CONTEXT, "estimator": GIVEN}, steps=70)
 
 
 def test_a_classifier_whose_trees_are_ignored(chain: Language) -> None:
-    """All goes past the trees, by the residual connection."""
+    """The composed vectors have a weight of 0, so the residual connection carries everything."""
     nlp = keyword_pipeline(CONTEXT, steps=10)
     (node,) = latent_models(nlp.get_pipe(NAME).model)  # type: ignore[attr-defined]
     gain: Any = latent_module(node).gain
@@ -99,7 +99,7 @@ def test_a_classifier_whose_trees_are_ignored(chain: Language) -> None:
         gain.data.zero_()
         nlp.update(train, sgd=optimizer)
     gain.data.zero_()
-    # In 100 texts that do not differ 3 % of all may hide.
+    # If no text of 100 differs, a rate of up to 3 % is still possible.
     few = assess(nlp, keyword_examples(nlp, 100, heads=False))
     assert "ignored" not in codes(few)
     examples = keyword_examples(nlp, 400, heads=False)
@@ -114,12 +114,12 @@ def test_a_classifier_whose_trees_are_ignored(chain: Language) -> None:
 def test_trap_29_what_random_trees_cost_at_prediction_is_no_use_of_the_trees(
     chain: Language,
 ) -> None:
-    """It costs much; a model that was trained with right-branching trees is as good."""
+    """Random trees cost much, but a model trained with right-branching trees is as good."""
     nlp = keyword_pipeline(CONTEXT, steps=70)
     examples = keyword_examples(nlp, 200, heads=False)
     ceiling = assess(nlp, examples, controls={"chain": [chain]}, random=False)
     assert ceiling.figures.task.measures["accuracy"].value == 1.0
-    # Nothing can be better than what is right everywhere.
+    # A control that is right in all texts leaves no difference to find.
     assert answer(ceiling.verdicts[NAME]) == "That cannot be told" and not reassures(ceiling)
     (told,) = (v.text for v in ceiling.verdicts[NAME] if v.code == "trained-undecided")
     assert "both are right in all 200 texts" in told
@@ -140,9 +140,7 @@ def test_trap_29_what_random_trees_cost_at_prediction_is_no_use_of_the_trees(
 
 
 def test_trap_30_attachment_may_be_nothing_but_the_constraint() -> None:
-    """With one tree to choose from, all of its heads are right, and all heads of random trees,
-    too.
-    """
+    """A structure with a single tree has the same attachment score as random trees."""
     only = {
         "@misc": "spacy-latent.SpanningTree.v1",
         "single_root": True,
@@ -165,7 +163,7 @@ def test_trap_30_attachment_may_be_nothing_but_the_constraint() -> None:
 
 
 def test_seeds_that_agree_on_nothing() -> None:
-    """Trees of untrained scorers, and of trained ones."""
+    """The agreement of untrained scorers is compared with chance. A pipeline agrees with itself."""
     nlp = keyword_pipeline(TREE, steps=0)
     others = {"other": keyword_pipeline(TREE, steps=0, seed=1)}
     found = assess(nlp, keyword_examples(nlp, 60, heads=False), others=others, random=False)
@@ -189,7 +187,7 @@ def test_seeds_of_the_model_and_of_controls() -> None:
         random=False,
     )
     row = found.figures.trained.measures["accuracy"]
-    # A pipeline of other settings is no further training of this one.
+    # A pipeline with other settings is not another training of the same model.
     assert len(row.seeds) == 2 and len(row.controls["two"].seeds) == 2
     mean = sum(row.seeds) / 2
     assert row.value == pytest.approx(mean)
@@ -197,7 +195,7 @@ def test_seeds_of_the_model_and_of_controls() -> None:
         difference, low, high = control.difference
         assert difference == pytest.approx(row.value - control.value)
         assert low <= difference <= high
-    # If one side has a single training, the spread is taken from the side that has two.
+    # The control has one training, so the spread comes from the two trainings of the model.
     (a, b), spread = row.seeds, row.controls["one"].spread
     assert spread == pytest.approx(2 * (a - b) if a > b else 2 * (b - a))
     assert "temperature: 1.0 → 2.0" in found.figures.trained.controls["one"].unlike[0]
@@ -208,7 +206,7 @@ def test_mixtures_of_one_structure_are_said_with_a_temperature_that_makes_severa
         estimator = {"@misc": "spacy-latent.SparseMAP.v1"}
         model = {**TREE, "estimator": estimator, "temperature": temperature}
         nlp = keyword_pipeline(model, steps=0)
-        # No word twice in a text: two like it would have the same scores, and share a mixture.
+        # Words do not repeat: equal words would have equal scores, and give mixtures of structures.
         texts = [" ".join(FILLERS[i : i + 6]) for i in range(7)]
         cats = {"cats": {"good": 1.0, "bad": 0.0}}
         examples = [Example.from_dict(nlp.make_doc(text), cats) for text in texts]
@@ -222,7 +220,7 @@ def test_mixtures_of_one_structure_are_said_with_a_temperature_that_makes_severa
     warm = assessed(alone.higher).figures.components[NAME].alone
     assert warm is not None and warm.share <= 0.5
     assert "one-structure" not in codes(assessed(alone.higher))
-    # There is no statement on marginals.
+    # The figure is missing for marginals.
     nlp = keyword_pipeline(TREE, steps=0)
     figures = assess(nlp, keyword_examples(nlp, 4), random=False).figures
     assert figures.components[NAME].alone is None and "alone" not in figures.plain()

@@ -1,4 +1,4 @@
-"""A module that keeps the terms of the bound on the evidence, for comparisons in float64."""
+"""A module that records the terms of the evidence bound, for comparisons in float64."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spacy_latent.models.text_module import TextModule
 
 
 class Noting(TextModule):
-    """Keeps the terms as they are before they become single precision."""
+    """A module that records the terms before they are converted to single precision."""
 
     def _evidence(self, rows, vectors, weights, *others) -> BoundTerms:
         self.weights = weights
@@ -20,7 +20,12 @@ class Noting(TextModule):
 
 
 def noting(layer: nn.Module, pooling: str, words: int, places: int) -> Noting:
-    """A module in training over a layer, with a bag of so many words and a learned prior."""
+    """Return a module in training mode over a layer.
+
+    Args:
+        words: Number of words of its decoder, a bag of words.
+        places: Number of places of its learned prior.
+    """
     settings = build_evidence_bound_v1(
         build_bag_of_words_v1(size=words), build_learned_prior_v1(places=places)
     )

@@ -51,7 +51,7 @@ def pipeline(
 
 
 def write_chains(doc: Doc) -> None:
-    """Write heads to both texts, each word under the one after it."""
+    """Write heads on both texts: the head of a word is the next word of its text."""
     size = doc.spans["a"][0].end
     for token in doc:
         last = size - 1 if token.i < size else len(doc) - 1
@@ -86,7 +86,11 @@ def examples(
 
 
 def trained(nlp: Language, steps: int = 25, **options: Any) -> Language:
-    """options: of ``examples``."""
+    """Train a pipeline on pairs.
+
+    Args:
+        options: Arguments of ``examples``.
+    """
     fix_random_seed(0)
     nlp.initialize(lambda: examples(nlp, **options))
     optimizer = nlp.resume_training()
@@ -97,5 +101,9 @@ def trained(nlp: Language, steps: int = 25, **options: Any) -> Language:
 
 
 def docs(nlp: Language, **options: Any) -> list[Doc]:
-    """options: of ``unread``."""
+    """Return docs of pairs with predictions.
+
+    Args:
+        options: Arguments of ``unread``.
+    """
     return list(nlp.pipe(unread(nlp, **options)))

@@ -1,4 +1,4 @@
-"""The classifier of pairs of texts: learns, is stored, and says what is wrong with an input."""
+"""The classifier of pairs of texts with an alignment: training, storage and errors."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_each_prediction_is_that_of_the_pair_alone_wherever_its_texts_are():
         alone = nlp(make_pair_doc(nlp, first, second))
         assert alone.cats == pytest.approx(together.cats, abs=1e-5)
         one, other = first.split(), second.split()
-        # The second text before the first, and words of neither around them.
+        # The second text comes before the first, and other words surround them.
         doc = Doc(nlp.vocab, words=["so", *other, "and", *one, "end"])
         start = len(other) + 2
         doc.spans["b"] = [doc[1 : start - 1]]
@@ -139,12 +139,12 @@ def test_aligned_words_are_on_the_doc_with_probabilities_and_alternatives():
     stored = DocBin(store_user_data=True, docs=[doc]).to_bytes()
     (copy,) = DocBin().from_bytes(stored).get_docs(nlp.vocab)
     assert copy._.latent[NAME].cells(threshold=0.0) == latent.cells(threshold=0.0)
-    # 'spacy apply' does the same with stored docs.
+    # 'spacy apply' also predicts on docs that were stored with annotations.
     assert nlp(copy).cats == pytest.approx(doc.cats, abs=1e-6)
 
 
 class NoCell(PartScorer):
-    """Every pair of words is forbidden."""
+    """A scorer that forbids every pair of words."""
 
     parts = "cells"
 
@@ -223,7 +223,7 @@ def test_an_encoder_learns_gold_alignments():
     assert losses[-1] < 0.3 * losses[0]
     (found,) = nlp(make_pair_doc(nlp, "red house", "a red house"))._.latent["latent_encoder"].spans
     assert found.decoded.tolist() == gold
-    # A gold alignment with another text is none of this pair.
+    # A gold alignment with another text does not count for this pair.
     span.other_start = 3
     annotations.write(reference, "latent_encoder", [span])
     assert nlp.update(made)["latent_encoder_supervision"] == 0.0

@@ -1,4 +1,4 @@
-"""Words of a text given another one: IBM models against sums over all alignments."""
+"""Probabilities of a text given another one by IBM models, against sums over all alignments."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def make(structure: ManyToOneAlignment, prior: Any) -> AlignmentWordObjective:
 def scores() -> Tensor:
     generator = torch.Generator().manual_seed(1)
     drawn = torch.randn(2, 3, 3, generator=generator, dtype=torch.float64)
-    # Padding is never read.
+    # Fill the padding with values that would change any result that reads it.
     drawn[0, 2] = torch.nan
     drawn[1, :, 1:] = torch.inf
     return drawn
@@ -66,9 +66,9 @@ def scores() -> Tensor:
 def by_definition(
     module: AlignmentWordObjective, structure: ManyToOneAlignment, q: Tensor, b: int
 ) -> tuple[Tensor, Tensor]:
-    """log q(z) and log p(words, z) of every alignment of a pair.
+    """Return log q(z) and log p(words, z) of every alignment z of pair ``b``.
 
-    Without a prior the latter is log q(z) p(words | z).
+    Without a prior, log p(words, z) is the logarithm of q(z) p(words | z).
     """
     rows, columns = LENGTHS[b].tolist()
     first, second = HASHES[b, :rows] % WORDS, HASHES[b, rows : rows + columns] % WORDS
@@ -104,7 +104,7 @@ def test_objectives_are_those_of_enumeration(structure: Any, prior: Any) -> None
 
 
 def test_gradients_by_differences(structure: Any, prior: Any) -> None:
-    """The scorer's gradient is that of the objective."""
+    """The gradient of the scores equals finite differences of the objective."""
     module = make(structure, prior)
     inside = torch.tensor([[[True] * 3] * 2 + [[False] * 3], [[True, False, False]] * 3])
 
@@ -117,7 +117,7 @@ def test_gradients_by_differences(structure: Any, prior: Any) -> None:
 
 
 def test_decoder_and_prior_learn_by_the_marginal_likelihood(structure: Any, prior: Any) -> None:
-    """Whatever the scorer knows."""
+    """The scores do not matter: the gradients are those of the exact marginal likelihood."""
     module = make(structure, prior)
     parameters = list(module.parameters())
     q = scores()
@@ -138,7 +138,7 @@ def test_model_1_is_a_log_sum_exp_for_each_word() -> None:
     module = make(structure, PRIORS["model 1"])
     cells, _ = module.decoder(HASHES[:1, :2], HASHES[:1, 2:])
     expected = (cells[0].logsumexp(1) - np.log(3)).sum()
-    # At the posterior the bound is tight.
+    # The bound is tight if q is the posterior.
     q = torch.zeros(1, 2, 3, dtype=torch.float64) + cells
     found = module(structure, q, HASHES[:1], LENGTHS[:1])
     torch.testing.assert_close(found[0], expected)
@@ -210,7 +210,7 @@ def pipeline(
 @pytest.mark.parametrize("labels", [True, False])
 @pytest.mark.parametrize("prior", [{"@misc": "spacy-latent.UniformPrior.v1"}, None])
 def test_alignments_are_learnt_from_the_words(prior: Any, labels: bool, tmp_path: Any) -> None:
-    """Translated words in another order, whose forms have nothing in common for the embedder."""
+    """Words are translated and reordered. The embedder sees no common features of their forms."""
     nlp = pipeline(prior=prior, labelled_weight=0.1)
     first = pairs(nlp, True)[:4]
     optimizer = nlp.initialize(lambda: first + pairs(nlp, labels))
@@ -221,7 +221,7 @@ def test_alignments_are_learnt_from_the_words(prior: Any, labels: bool, tmp_path
         bounds.append(losses["latent_textcat_bound"])
     assert bounds[-1] < bounds[0]
     if prior is None:
-        # Without a prior nothing keeps the scorer from another pairing.
+        # Without a prior the scorer may learn another pairing of words.
         return
     nlp.to_disk(tmp_path)
     docs = [pair(nlp, "DACB", "abcd"), pair(nlp, "HEGF", "efgh")]

@@ -19,7 +19,7 @@ groups = st.lists(
 
 
 def allowed_by(constraints: CategoryConstraints) -> torch.Tensor:
-    """All sets that break nothing, a row each."""
+    """Return all sets of labels that break no constraint, one in each row."""
     bits = product((0.0, 1.0), repeat=len(LABELS))
     kept = [own for own in bits if constraints.broken_by(dict(zip(LABELS, own))) is None]
     return torch.tensor(kept, dtype=torch.float64)

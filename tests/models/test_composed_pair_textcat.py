@@ -1,4 +1,4 @@
-"""The classifier of two composed texts: exact over pairs of trees, learns, refuses bad input."""
+"""The classifier of two composed texts: exact sums over pairs of trees, training and errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pipeline = partial(pipeline_of, "ComposedPairTextCat")
 WITH_ONE_WORD = [*PAIRS, ("so", "so", "same")]
 
 WIDTH = 6
-# Numbers of words of both texts of each doc.
+# The numbers of words of the two texts of each doc.
 SIZES = [(3, 2), (1, 1), (2, 4)]
 
 
@@ -51,13 +51,13 @@ def module_of(estimator: Estimator, kind: type[TextModule] = PairModule) -> Text
     )
     made = build_text_module(WIDTH, settings=settings, pooling=("root",), texts=1, module=kind)
     for parameter in made.latent.scorer.parameters():
-        # Initial scores are nearly equal.
+        # The initial scores are nearly equal, so spread them.
         torch.nn.init.normal_(parameter, std=0.2)
     return made.train()
 
 
 def batch(sizes: list[tuple[int, int]] = SIZES) -> tuple[Tensor, list, list[tuple[int, int]]]:
-    """Return rows, groups and the rows of each doc."""
+    """Return vectors of words, groups of texts, and the range of each doc's rows."""
     lengths = [sum(both) for both in sizes]
     spans = [[(0, first), (first, first + second)] for first, second in sizes]
     groups = group_spans(lengths, spans)  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ def features_of(u: Tensor, v: Tensor) -> Tensor:
 
 
 def all_trees(module: TextModule, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Return probability and root vector of each tree over the words of a text, by enumeration."""
+    """Return the probability and the root's vector of each tree of a text, by enumeration."""
     lengths = torch.tensor([len(rows)])
     _, scores = module.latent.score(rows[None], lengths)
     found, totals = [], []
@@ -101,7 +101,7 @@ def all_trees(module: TextModule, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def its_support(module: TextModule, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Return weight and root vector of each tree of SparseMAP's support for a text."""
+    """Return the weight and the root's vector of each tree in SparseMAP's support for a text."""
     draw, _ = module.latent.read(rows[None], torch.tensor([len(rows)]))
     roots = module.latent.compose_roots(rows[None], draw, torch.tensor([len(rows)]))
     return list(zip(draw.weights[:, 0], roots[:, 0]))
@@ -239,7 +239,7 @@ def test_settings_that_cannot_work_are_refused():
         pipeline(span_getter=misc("DocSpans"))
     with pytest.raises(LatentError):
         pipeline(use_reduce_root=False)
-    # Weights of its structures differ between texts, and it has samples.
+    # This estimator has samples, and the weights of its structures differ between texts.
     with pytest.raises(LatentError):
         pipeline(estimator=misc("SumAndSample", k=2))
     later = {"first": misc("ScoreFunction"), "then": misc("SumAndSample", k=2), "switch_at": 2}

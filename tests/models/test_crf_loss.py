@@ -1,4 +1,4 @@
-"""The loss of chains of tags by sums over a batch, against enumeration."""
+"""The CRF loss of a batch of tag sequences, against enumeration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ O, B_A, I_A, L_A, U_A = range(5)
 
 
 def every_sequence(chain: TagSequence, n: int) -> Tensor:
-    """All of ``n`` tags that the chain allows."""
+    """Return all sequences of ``n`` tags that the chain allows."""
     assert chain.bound is not None
     transitions, start, end = chain.bound
     rows = [
@@ -38,7 +38,7 @@ def every_sequence(chain: TagSequence, n: int) -> Tensor:
 
 
 def totals_of(chain: TagSequence, emissions: Tensor) -> tuple[Tensor, Tensor]:
-    """Sequences, and their scores, which differentiate."""
+    """Return all sequences and their scores, which are differentiable."""
     assert chain.bound is not None
     transitions, start, end = chain.bound
     every, n = every_sequence(chain, len(emissions)), len(emissions)
@@ -72,7 +72,7 @@ def found_loss(
 # ---------------------------------------------------------------- sums over a batch
 
 
-# At 1000 what underflows matters, and the items are done again on logarithms.
+# Sums underflow at the scale 1000, and are computed again with logarithms.
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
 @pytest.mark.parametrize("scheme", ["biluo", "iob2", "all"])
 def test_sums_over_a_batch_are_those_of_each_item(scheme: str, scale: float) -> None:
@@ -124,11 +124,11 @@ def test_of_scores_that_all_pairs_share_the_wrong_ones_are_found() -> None:
         chain.batch_sums(torch.zeros(3, 2), torch.tensor([3]))
 
 
-# ---------------------------------------------------------------- spans that are wrong
+# ---------------------------------------------------------------- wrong spans
 
 
 def partial(n: int) -> np.ndarray:
-    """The second token is outside, the third begins no A, of the others nothing is known."""
+    """Return a mask of allowed tags: the second token is O, and the third is not B-A."""
     allowed = np.ones((n, K), dtype=bool)
     allowed[1, 1:] = False
     allowed[2, B_A] = False
@@ -155,7 +155,10 @@ def test_a_wrong_run_adds_the_logarithm_of_its_complement(run: Run, known: bool)
 
 @pytest.mark.parametrize("sure", [40.0, 300.0, -40.0, -300.0])
 def test_it_holds_where_the_run_is_nearly_certain_or_impossible(sure: float) -> None:
-    """1 − P, subtracted, would have no digit left."""
+    """The loss keeps its precision if the probability P of the run is near 1.
+
+    A subtraction 1 − P would lose all digits.
+    """
     n, run = 3, Run(0, (B_A, L_A))
     emissions, transitions = random_scores(n, 7)
     emissions[0, B_A] += sure
@@ -200,7 +203,7 @@ def test_several_wrong_runs_and_docs_add_up() -> None:
 def test_wrong_runs_that_are_summed_in_parts_add_up(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts of one run alone, of one run and of several."""
+    """The sums do not depend on the number of runs in a part."""
     runs = [Run(0, (B_A, I_A, L_A)), Run(1, (U_A,)), Run(2, (U_A,)), Run(0, (B_A, L_A))]
     emissions, transitions = random_scores(6, 3)
     free = [np.ones((4, K), dtype=bool), np.ones((2, K), dtype=bool)]

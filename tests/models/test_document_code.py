@@ -1,4 +1,4 @@
-"""Codes of docs: what is made of them depends on them alone; bounds against enumeration."""
+"""Codes of docs: predictions depend on the code alone, and bounds agree with enumeration."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def all_codes(structure) -> Tensor:
 
 
 def log_joint(module: Noting, words: list[int], structure) -> Tensor:
-    """log p(words, z) of every code, by its definition."""
+    """Return log p(words, z) of every code z, by its definition."""
     every = all_codes(structure)
     prior = (every @ module.evidence.prior.scores).log_softmax(0)
     decoder = module.evidence.decoder.output

@@ -1,4 +1,4 @@
-"""The bound on the evidence of words against enumeration of texts and structures, in float64."""
+"""The bound on the evidence of words, against enumeration of texts and structures in float64."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ WORDS, WIDTH, LENGTH = 3, 2, 4
 
 
 class GivenScores(PartScorer):
-    """The same for every text."""
+    """A scorer that gives every text the same scores."""
 
     parts = "items"
 
@@ -64,7 +64,7 @@ class GivenScores(PartScorer):
 
 
 class Drawn(OneOfN):
-    """Draws each item once."""
+    """A structure whose samples are all of its items, each once."""
 
     def sample(self, scores, lengths, num_samples=1, generator=None) -> Tensor:
         assert num_samples == scores.shape[1]
@@ -90,13 +90,17 @@ def make(structure: Structure, estimator: Estimator, scores: Tensor) -> Noting:
 
 
 def vectors_of(words: Tensor) -> Tensor:
-    """Vectors of the reader, one for each word."""
+    """Return the reader's vector of each word."""
     table = torch.linspace(-1.5, 2.0, WORDS * WIDTH, dtype=torch.float64).view(WORDS, WIDTH)
     return table[words]
 
 
 def run(module: Noting, words: Tensor) -> BoundTerms:
-    """words: ``(D, LENGTH)``."""
+    """Run the module on texts, and return the terms of the bound.
+
+    Args:
+        words: Int64 ``(D, LENGTH)``.
+    """
     docs = len(words)
     rows = torch.cat(
         [torch.zeros(words.numel(), 1), vectors_of(words.flatten()), torch.ones(words.numel(), 1)],
@@ -109,7 +113,7 @@ def run(module: Noting, words: Tensor) -> BoundTerms:
 
 
 def joint(module: Noting, words: Tensor, z: Tensor) -> Tensor:
-    """log p(words, z) of a text ``(n,)`` by its definition."""
+    """Return log p(words, z) of a text ``(n,)``, by its definition."""
     evidence = module.evidence
     assert evidence is not None
     decoder, prior = evidence.decoder, evidence.prior.scores
@@ -143,7 +147,10 @@ def scores_of(seed: int = 1) -> Tensor:
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=lambda structure: structure.name)
 def test_what_the_decoder_gives_are_probabilities_of_texts(structure) -> None:
-    """Over all texts they sum to one for each structure: no word is told by itself."""
+    """The probabilities of all texts sum to one for each structure.
+
+    They would not if the decoder read the word that it predicts.
+    """
     module = make(structure, DenseMarginalization(), scores_of())
     texts = torch.tensor(list(product(range(WORDS), repeat=LENGTH)))
     with torch.no_grad():
@@ -165,7 +172,7 @@ def test_the_bound_is_below_the_evidence(structure, estimator) -> None:
     bound = terms.bound(module.weights)
     assert bound.shape == (1,)
     assert bound[0] < evidence.logsumexp(0)
-    # The bound by its definition, from the structures with weight.
+    # The definition of the bound, as a sum over the structures with a positive weight.
     draws = module.latent.read(torch.zeros(1, LENGTH, WIDTH + 2).double() + 1, torch.tensor([4]))[0]
     used = [(w, z) for w, z in zip(draws.weights[:, 0], draws.z[:, 0]) if w > 0]
     own = torch.stack([w * (joint(module, TEXT[0], z) - w.log()) for w, z in used]).sum()
@@ -176,7 +183,7 @@ def test_the_exact_posterior_reaches_the_evidence() -> None:
     first = make(OneOfN(), DenseMarginalization(), scores_of())
     with torch.no_grad():
         exact = torch.stack([joint(first, TEXT[0], z) for z in all_structures(OneOfN())])
-    # The first item of the enumeration is the last word.
+    # all_structures begins with the choice of the last word.
     module = make(OneOfN(), DenseMarginalization(), exact.flip(0))
     assert run(module, TEXT).bound(module.weights)[0].item() == pytest.approx(
         exact.logsumexp(0).item(), abs=1e-9
@@ -200,8 +207,9 @@ def gradients(module: Noting, total: Tensor) -> list[Tensor]:
 
 
 def loss_through(module: Noting, share: float = 0.3, kl_weight: float = 1.0) -> Tensor:
-    """The objective of the component for a text whose task has a loss of 2·place of the
-    structure.
+    """Return the component's objective for a text.
+
+    The loss of the task is twice the sum of the chosen positions.
     """
     terms, estimator = run(module, TEXT), module.latent.present_estimator
     draw, _ = module.latent.read(torch.ones(1, LENGTH, WIDTH + 2).double(), torch.tensor([LENGTH]))
@@ -236,8 +244,9 @@ def test_the_gradient_of_the_sum_over_all_is_that_of_enumeration() -> None:
 
 @pytest.mark.parametrize("structure", [Drawn(), DrawnWithoutMarginals()], ids=["summed", "drawn"])
 def test_the_score_functions_gradient_is_that_of_enumeration_in_the_mean(structure) -> None:
-    """If all scores are equal and each structure is drawn once, the mean over the draws is the
-    expectation.
+    """The mean over the samples equals the expectation.
+
+    All scores are equal, and each structure is drawn once.
     """
     estimator = ScoreFunction(num_samples=LENGTH)
     module = make(structure, estimator, torch.zeros(LENGTH, dtype=torch.float64))
@@ -252,7 +261,7 @@ def test_the_score_functions_gradient_is_that_of_enumeration_in_the_mean(structu
 def test_bounds_of_straight_through_samples_are_right_in_the_mean(
     structure, make_estimator
 ) -> None:
-    """So are the gradients of decoder and prior; only the scorer's is biased."""
+    """The bound and the gradients of decoder and prior are unbiased. The scorer's is biased."""
     estimator = make_estimator(num_samples=4000)
     if isinstance(structure, KOfN) and make_estimator is not SampledStraightThrough:
         pytest.skip("for independent choices alone")
@@ -332,7 +341,7 @@ def test_words_are_hashes_of_an_attribute() -> None:
     assert found.dtype == "int64"
     assert found[0] == found[2] != found[1]
     assert len(words_of([], "ORTH")) == 0
-    # Nobody wrote them: all words would be one.
+    # These docs have no lemmas, so all words would be the same.
     with pytest.raises(LatentError, match="LEMMA"):
         words_of(docs, "LEMMA")
 

@@ -1,4 +1,4 @@
-"""Text classifiers with a hidden structure, in spaCy's components and in ours."""
+"""Text classifiers with a hidden structure, in spaCy's components and in this package's."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_log_partitions_of_several_spans_are_summed() -> None:
     read = torch.from_numpy(rows)[None], torch.tensor([3])
     with torch.no_grad():
         every = layer.scorer(*read)[0] + layer.composer.of_parts(*read)[:, 0]
-    # Tags are independent of each other, so that sums over spans are those over the doc.
+    # Tags are independent of each other, so the sums over spans equal the sums over the doc.
     paths = list(product(range(3), repeat=3))
     totals = torch.stack([every[:, range(3), list(path)].sum(1) for path in paths], 1)
     expected = totals.logsumexp(1).softmax(0)
@@ -178,7 +178,7 @@ def test_pairs_of_texts_have_hidden_alignments() -> None:
 
 
 def test_other_structures_have_the_classes_of_their_own_scores() -> None:
-    """Given one structure, the sum over structures is that one alone."""
+    """The sum over structures has one term if a structure is substituted."""
     nlp = trained("latent_textcat", steps=10, **SEQUENCES)
     pipe: Any = nlp.get_pipe("classifier")
     before = [doc.cats["A"] for doc in nlp.pipe(TEXTS)]

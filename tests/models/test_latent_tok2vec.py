@@ -1,4 +1,4 @@
-"""The model behind the component and the inline architecture."""
+"""The model of the component ``latent_encoder`` and of the inline architecture."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ nlp = spacy.blank("en")
 
 
 class BestOnly(Structure):
-    """A structure with a MAP oracle and nothing else."""
+    """A structure with no operation except MAP."""
 
     part_axes = 2
 
@@ -150,13 +150,13 @@ def test_entropy_weight(weight):
         return float(layer.structure.entropy(output.scores, group.lengths).sum())
 
     before = entropy()
-    # Such small steps that none of them leaps over what it goes for.
+    # Small steps, so that none overshoots the optimum.
     optimizer = Adam(0.001)
     for _ in range(5):
         vectors, backprop = model.begin_update(docs)
         backprop([np.zeros_like(v) for v in vectors])
         model.finish_update(optimizer)
-    # In nats: down to a few trees, or up to nearly all of them.
+    # Entropies are in nats. The change leads to a few likely trees, or to nearly all trees.
     assert entropy() < before - 2 if weight > 0 else entropy() > before + 2
 
 
@@ -171,7 +171,7 @@ def test_temperature_follows_its_schedule_and_is_stored():
         seen.append(latent_layer(model).temperature)
         backprop([np.ones_like(v) for v in vectors])
         model.finish_update(optimizer)
-        model.finish_update(optimizer)  # without a gradient it is no update
+        model.finish_update(optimizer)  # does not count as an update, since there is no gradient
     assert seen == [4.0, 2.0, 1.0, 1.0]
     other = build(temperature=compounding(4.0, 1.0, 0.5)).from_bytes(model.to_bytes())
     assert np.array_equal(other.predict(docs)[0], model.predict(docs)[0])
@@ -257,7 +257,7 @@ def test_small_batches_keep_torch_on_one_thread_and_give_its_threads_back(
 
 
 class EightfoldScaler:
-    """Thinc's scaler of gradients for half precision, which works on a GPU only."""
+    """A stand-in for Thinc's gradient scaler for half precision, which needs a GPU."""
 
     found_inf = False
 

@@ -1,4 +1,4 @@
-"""What both classifiers of pairs of texts do alike."""
+"""Behaviour that both classifiers of pairs of texts share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random structures in the place of a pipeline's: in every kind of layer, and gone afterwards."""
+"""Random structures that temporarily replace the structures of a pipeline, in every layer."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_uncertainty_of_known_scores() -> None:
     for parameter in layer.scorer.parameters():
         parameter.data.zero_()
     (((sure,),),) = [read_uncertainty(read_batch(node, [nlp.make_doc("a b c d e")]), layer)]
-    # Three of five, all alike.
+    # All choices of three of the five tokens have the same score.
     assert sure.nats == pytest.approx(np.log(10)) == pytest.approx(sure.log_count)
     assert read_batch(node, [nlp.make_doc("")]).groups == []
     assert LISTENER["width"] == 16

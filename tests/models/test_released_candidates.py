@@ -1,4 +1,4 @@
-"""Words that may be chosen: which follow which in training, and what is refused."""
+"""Candidate words of the first training stage and of later ones, and errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ TEXT = "it is good , so"
 
 
 class Long:
-    """Words of some length, of which nothing but docs tells whether others hold them."""
+    """Words of at least some length.
+
+    The class does not say whether its words are a subset of other candidates, so docs are checked.
+    """
 
     def __init__(self, least: int) -> None:
         self.least = least
@@ -96,7 +99,7 @@ def test_what_is_not_known_is_looked_at_in_docs_of_training() -> None:
     assert chosen(wrong, 0, "a good film") == "good film"
     with pytest.raises(LatentError, match=r"Long.*Long.*'a new film'.*'new'"):
         chosen(wrong, 1, "a new film")
-    # Neither after the release nor at prediction is there another set to compare with.
+    # After the release and in prediction there is only one set, so nothing is compared.
     assert chosen(wrong, 2, "a new film") == chosen(wrong, None, "a new film") == "film"
     function = build_released_candidates_v1(first_of_doc, Long(3), 2)
     with pytest.raises(LatentError, match=r"first_of_doc.*Long.*'a'"):

@@ -54,7 +54,7 @@ def examples(nlp: Language) -> list[Example]:
 
 
 def embedders(model: Model) -> list[dict[str, np.ndarray]]:
-    """The weights of what the composer reads, and of what the scorer reads."""
+    """Return the weights of the composer's embedder, and of the scorer's embedder."""
     separate = model.get_ref("tok2vec" if model.has_ref("tok2vec") else "embedder")
     return [
         {
@@ -102,13 +102,13 @@ def test_rows_of_both_stand_side_by_side() -> None:
 
 def test_what_scorer_and_composer_learn_stays_with_their_own_words() -> None:
     given = {"@misc": "spacy-latent.GivenTrees.v1", "trees": "flat"}
-    # Trees that are given leave the scorer without a gradient.
+    # The scorer has no gradient with given trees.
     for changes, reads in (({"estimator": given}, [True, False]), ({}, [True, True])):
         nlp = classifier(**changes)
         model: Any = nlp.get_pipe("latent_textcat").model  # type: ignore[attr-defined]
         before = embedders(model)
         optimizer = Adam(0.01, L2=0.0)
-        # The first step's gradient of all that is below the last layer is zero.
+        # The gradient below the last layer is zero in the first step.
         for _ in range(3):
             nlp.update(examples(nlp), sgd=optimizer)
         assert [moved(*pair) for pair in zip(before, embedders(model))] == reads

@@ -1,4 +1,4 @@
-"""Spans that share a structure."""
+"""Getters of the spans of a doc that have a structure each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chart of labelled spans beside lists of all trees with all labels."""
+"""Charts of labelled spans, compared with lists of all labelled trees."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Labelled = dict[tuple[int, int], int]
 
 @cache
 def labelled_trees(n: int) -> list[Labelled]:
-    """Every tree over n words with a class for each of its spans."""
+    """Return every tree over ``n`` words with each assignment of classes to its spans."""
     return [
         dict(zip(spans, labels))
         for tree in constituency_trees(n)
@@ -42,7 +42,7 @@ def labelled_trees(n: int) -> list[Labelled]:
 
 
 def indicators(trees: list[Labelled], n: int) -> Tensor:
-    """``(T, C, n, n)``."""
+    """Return the labelled spans of trees as 0/1 ``(T, C, n, n)``."""
     z = torch.zeros(len(trees), CLASSES, n, n, dtype=torch.float64)
     places = [(t, c, i, j) for t, tree in enumerate(trees) for (i, j), c in tree.items()]
     z[tuple(torch.tensor(places).T)] = 1.0
@@ -54,13 +54,16 @@ def total(scores: Tensor, trees: list[Labelled]) -> Tensor:
 
 
 def packed(scores: Tensor) -> Tensor:
-    """``(C, B, n, n)`` as ``(C, P, B)``."""
+    """Return scores ``(C, B, n, n)`` as ``(C, P, B)``, with P cells of the chart."""
     cells = span_cells(scores.shape[-1])
     return torch.stack([cells.of_chart(part) for part in scores])
 
 
 def agrees(tree: Labelled, observed: list[Observed], others: tuple[int, ...] = (0,)) -> bool:
-    """Holds each observed span with one of its classes, and other spans with one of ``others``."""
+    """Return True if a tree agrees with observed spans.
+
+    It has each observed span with one of its classes, and all other spans have one of ``others``.
+    """
     known = {(start, end - 1): classes for start, end, classes in observed}
     return all(tree.get(place, -1) in classes for place, classes in known.items()) and all(
         c in others for place, c in tree.items() if place not in known
@@ -84,8 +87,7 @@ def test_the_loss_and_its_gradient_are_those_of_all_trees(
     scores = torch.randn(CLASSES, n, n, dtype=torch.float64, requires_grad=True)
     expected = total(scores, trees) - total(scores, [t for t in trees if agrees(t, observed)])
     (wanted,) = torch.autograd.grad(expected, scores)
-    # The piece is padded, together with a shorter piece, and has any value at entries that are no
-    # spans.
+    # The piece is padded and in a batch with a shorter one. Entries that are no spans are random.
     batch = 100.0 * torch.randn(CLASSES, 2, n + 1, n + 1, dtype=torch.float64)
     batch[:, 0, :n, :n], batch[:, 1, 0, 0] = scores.detach(), 0.0
     cells = span_cells(n + 1)
@@ -103,7 +105,7 @@ def test_the_loss_and_its_gradient_are_those_of_all_trees(
 def test_spans_that_are_not_observed_may_have_classes_of_their_own(
     observed: list[Observed], others: tuple[int, ...]
 ) -> None:
-    """In one piece of a batch; in another one they have none."""
+    """The first piece of the batch allows these classes, and the second piece only class 0."""
     torch.manual_seed(1)
     n, trees = 4, labelled_trees(4)
     batch = torch.randn(CLASSES, 2, n, n, dtype=torch.float64)
@@ -159,7 +161,7 @@ def test_what_is_no_number_is_told_of_by_its_piece(
     gold = Gold.of([[], []], cells, CLASSES)
     with pytest.raises(InvalidScores, match=r"\[1\]"):
         losses_of(scores, torch.tensor([3, 3]), gold, cells)
-    # This one is on the chart of what agrees alone.
+    # This score is only in the chart of the agreeing trees.
     scores[0, 0, 1] = -torch.inf
     with pytest.raises(InfeasibleError, match=r"\b1\b"):
         losses_of(scores, torch.tensor([3, 3]), gold, cells)
@@ -188,7 +190,7 @@ def test_probabilities_are_those_of_all_trees() -> None:
     cells = span_cells(n)
     z = indicators(trees, n)
     expected = torch.einsum("t,tcij->cij", scored(z, scores, None).softmax(0), z)[1:]
-    # Labels of one class each, and one that both classes have.
+    # The first table gives each class one label. In the second, both classes share a label.
     for member in (torch.eye(2), torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])):
         member = member.double()
         wanted = torch.einsum("cl,cij->lij", member, expected)
@@ -209,14 +211,15 @@ def test_spans_that_are_wider_than_the_bound_are_not_likely() -> None:
     )
     places = torch.stack([spans.first, spans.last]).T.tolist()
     assert places == torch.stack([cells.first, cells.last]).T.tolist()
-    # Four trees have one pair, and weigh two; the tree with both ends weighs four.
+    # A pair of words has two classes and a wider span has one, so a tree weighs 2 for each of its
+    # pairs. Four trees have one pair, and one tree has two.
     expected = [1 / 2, 3 / 12, 1 / 2, 2 / 12, 1 / 2, 3 / 12, 1 / 2]
     assert spans.of_labels[0].tolist() == pytest.approx(expected)
 
 
 def test_what_is_certainly_wrong_still_has_a_gradient() -> None:
     scores = torch.zeros(2, 1, 3, 3)
-    # The gold span has no probability that a number could hold.
+    # The probability of the gold span underflows to 0.
     scores[1, 0, 0, 1] = -2000.0
     cells = span_cells(3)
     gold = Gold.of([[(0, 2, (1,))]], cells, 2)
@@ -287,7 +290,10 @@ def test_predictions_have_the_greatest_gain_of_all_that_do_not_cross(threshold: 
 
 
 def test_what_is_sure_is_predicted_without_a_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that is more probable than one half crosses, nor has a span two such labels."""
+    """A threshold of one half needs no chart.
+
+    Spans above it do not cross each other, and each has only one label above it.
+    """
     lengths, member = torch.tensor([3]), torch.eye(2)
     places = torch.tensor([[0, 0], [0, 2], [1, 2]]).T
     spans = LikelySpans(
@@ -301,7 +307,7 @@ def test_what_is_sure_is_predicted_without_a_tree(monkeypatch: pytest.MonkeyPatc
 
 
 def test_labels_that_go_together_are_predicted_together() -> None:
-    """Classes: A, B, and both."""
+    """The classes are the sets of labels {A}, {B} and {A, B}."""
     member = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
 
     def predicted(shares: list[float], threshold: float, sets: Tensor = member) -> list[bool]:
@@ -313,6 +319,7 @@ def test_labels_that_go_together_are_predicted_together() -> None:
     assert predicted([0.1, 0.1, 0.7], 0.5) == [True, True]
     assert predicted([0.3, 0.0, 0.4], 0.5) == [True, False]
     assert predicted([0.1, 0.1, 0.2], 0.5) == [False, False]
-    # Below one half both are probable enough, and they are together only where they may be.
+    # Both labels may exceed a threshold below one half. They are predicted together only if a class
+    # has both.
     assert predicted([0.4, 0.3, 0.0], 0.25) == [True, True]
     assert predicted([0.4, 0.3], 0.25, member[:2]) == [True, False]

@@ -1,4 +1,4 @@
-"""Probabilities of spans beside sums over all sequences."""
+"""Probabilities of spans, compared with sums over all tag sequences."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_of_a_crf_they_are_the_sums_over_all_sequences(seed: int) -> None:
     emissions[1, 0] = -torch.inf
     shorter = torch.cat([drawn(2, seed + 10)[0], torch.full((n - 2, len(TAGS)), 3.0)])
     chain = bound_chain(transitions, TAGS)
-    # Padding before another doc, and at the end.
+    # There is padding before another doc, and at the end.
     scores, lengths = torch.stack([shorter, emissions, shorter]), torch.tensor([2, n, 2])
     found = spans("crf", Scored(chain, scores, lengths))
     for b, own in enumerate((shorter[:2], emissions, shorter[:2])):
@@ -95,7 +95,7 @@ def test_entities_of_the_best_sequence_have_what_they_have_elsewhere(kind: str) 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_span_leaves_its_doc(kind: str) -> None:
-    """Docs of one word to three, the longest last, with padding that favours entities."""
+    """No span reaches into the padding, whose scores favour entities."""
     lengths = torch.tensor([1, 2, 3])
     scores = torch.full((3, 3, len(TAGS)), 9.0)
     for b, n in enumerate(lengths.tolist()):
@@ -121,7 +121,7 @@ def test_large_scores_and_long_texts_stay_finite() -> None:
 
 @pytest.mark.parametrize("kind", ["crf", "sparsemap"])
 def test_spans_from_one_token_are_in_the_order_of_their_ends_and_labels(kind: str) -> None:
-    """Callers sort them stably by other keys: equal probabilities keep this order."""
+    """Spans with equal probabilities keep this order, since callers use a stable sort."""
     emissions, transitions = torch.zeros(3, 4, len(TAGS)), torch.zeros(len(TAGS) + 2, len(TAGS))
     emissions[1] = drawn(4, 3)[0]
     chain, lengths = bound_chain(transitions, TAGS), torch.tensor([4, 4, 2])

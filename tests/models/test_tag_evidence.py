@@ -1,4 +1,4 @@
-"""The loss of evidence about tags, against enumeration."""
+"""The CRF loss with evidence about tags, against enumeration."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ ENDS = {"A": (3, 4), "B": (7, 8)}
 
 @lru_cache
 def sequences(n: int) -> Tensor:
-    """All that are valid."""
+    """Return all valid sequences of ``n`` tags."""
     return every_sequence(bound_chain(torch.zeros(K + 2, K), TAGS), n)
 
 
 def totals_of(transitions: Tensor, emissions: Tensor) -> tuple[Tensor, Tensor]:
-    """Sequences, and their scores, which differentiate."""
+    """Return all sequences and their scores, which are differentiable."""
     every = sequences(len(emissions))
     totals = transitions[K][every[:, 0]] + transitions[K + 1][every[:, -1]]
     totals = totals + transitions[every[:, :-1], every[:, 1:]].sum(1)
@@ -39,7 +39,7 @@ def totals_of(transitions: Tensor, emissions: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def log_weight(every: Tensor, evidence: TagEvidence) -> Tensor:
-    """The logarithm of the weight that the evidence gives each sequence."""
+    """Return the logarithm of the weight that the evidence gives to each sequence."""
     potentials = torch.from_numpy(evidence.potentials)
     total = potentials[torch.arange(every.shape[1]), every].sum(1)
     for one in evidence.counts:
@@ -66,7 +66,11 @@ def masked(n: int, gold: dict[int, int]) -> np.ndarray:
 
 
 def check(parts: Sequence[tuple[int, TagEvidence]], seed: int, scale: float = 1.0) -> None:
-    """All in one batch, each beside enumeration."""
+    """Check losses, gradients and posteriors of one batch, each against enumeration.
+
+    Args:
+        parts: Number of tokens and evidence of each doc.
+    """
     sizes = [n for n, _ in parts]
     emissions, transitions = random_scores(sum(sizes), seed, scale)
     chain = bound_chain(transitions, TAGS)
@@ -100,7 +104,7 @@ def some_potentials(n: int, kind: str) -> np.ndarray:
     if kind == "gold":
         return masked(n, {0: 4}) if n else np.zeros((0, K))
     if kind == "label set":
-        # The label A was asked for, and is nowhere; B was not.
+        # The text is annotated for A and has none. It is not annotated for B.
         found = np.zeros((n, K))
         found[:, 1:5] = -np.inf
         return found
@@ -130,7 +134,7 @@ def test_every_evidence_combined_with_every_other(kind: str, scale: float) -> No
         if (log_weight(sequences(n), evidence) > -math.inf).any():
             parts.append((n, evidence))
     assert len(parts) > 40
-    # The second sum over n sequences of 9 tags is what takes time: five tokens once.
+    # The enumeration is slow, so only one doc has five tokens.
     parts.append((5, TagEvidence(some_potentials(5, kind), COUNTS["both"], RUNS["two"])))
     parts.append((0, TagEvidence(np.zeros((0, K)), COUNTS["none, perhaps"])))
     parts.append((0, TagEvidence(np.zeros((0, K)))))
@@ -160,7 +164,7 @@ def test_no_digit_is_lost_where_entities_are_nearly_certain_or_impossible(height
 
 
 def test_counts_that_are_too_many_are_summed_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each group then is conditional on the tags alone."""
+    """Groups of counts are treated as independent of each other, given the tags."""
     monkeypatch.setattr(entity_counts, "MOST", 2)
     counts = (EntityCount(ENDS["A"], 1, True, 0.2), EntityCount(ENDS["B"], 1))
     assert [len(group) for group in jointly_counted(counts)] == [1, 1]
@@ -245,7 +249,10 @@ def test_counts_that_nothing_agrees_with_are_told_from_tags_that_nothing_agrees_
 
 
 def test_many_labels_are_as_few() -> None:
-    """The reference is a sum over tags that forbids the tags of the other labels."""
+    """The probabilities with and without an entity of a label sum to one, with twelve labels.
+
+    The second probability comes from a sum that forbids the tags of the label.
+    """
     tags = scheme_tags([f"L{i}" for i in range(12)], "biluo")
     generator = torch.Generator().manual_seed(0)
     transitions = torch.randn(len(tags) + 2, len(tags), generator=generator, dtype=torch.float64)
@@ -262,7 +269,7 @@ def test_many_labels_are_as_few() -> None:
 
 
 def many_labels(n: int) -> tuple[list[str], Tensor, Tensor]:
-    """Tags of 18 labels, emissions and transitions."""
+    """Return the tags of 18 labels, emissions for ``n`` tokens, and transitions."""
     tags = scheme_tags([f"L{i}" for i in range(18)], "biluo")
     generator = torch.Generator().manual_seed(n)
     emissions = torch.randn(n, len(tags), generator=generator, dtype=torch.float64)
@@ -271,7 +278,7 @@ def many_labels(n: int) -> tuple[list[str], Tensor, Tensor]:
 
 
 def flags_of(n: int, tags: Sequence[str], holds: Sequence[bool], wrong: float = 0.0) -> TagEvidence:
-    """Flags of the last labels."""
+    """Return evidence of flags of the last labels, beginning with the last one."""
     named = [tags.index(f"L-L{17 - place}") for place in range(len(holds))]
     counts = tuple(EntityCount((at, at + 1), 1, said, wrong) for at, said in zip(named, holds))
     return TagEvidence(np.zeros((n, len(tags))), counts)
@@ -294,7 +301,7 @@ def test_probabilities_of_all_flags_of_four_labels_sum_to_one(n: int) -> None:
 
 
 def test_gradients_of_flags_of_many_labels() -> None:
-    """By differences: six flags, two groups of them, beside tags that are known."""
+    """Gradients equal finite differences with six flags in two groups, and known tags."""
     tags, emissions, transitions = many_labels(12)
     evidence = flags_of(12, tags, (True, True, False, True, True, True), 0.01)
     evidence.potentials[5, 1:] = -np.inf

@@ -46,7 +46,7 @@ def random_scores(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def partial(n: int) -> Tensor:
-    """The second token is outside, the third one begins nothing; nothing else is known."""
+    """Return a mask of allowed tags: the second token is O, and the third is not B-A."""
     allowed = torch.ones(1, n, K, dtype=torch.bool)
     allowed[0, 1] = torch.tensor([True, False, False, False, False])
     allowed[0, 2, 1] = False
@@ -135,8 +135,9 @@ def test_annotation_that_no_sequence_agrees_with_does_not_count() -> None:
 
 @pytest.mark.parametrize("kind", LOSSES)
 def test_probabilities_of_runs(kind: str) -> None:
-    """The reference is the distribution over all sequences, or over the sequences of the
-    mixture.
+    """The probability of a run equals a sum over all sequences.
+
+    For SparseMAP it is a sum over the sequences of its mixture.
     """
     n, lengths = 4, torch.tensor([4])
     emissions, transitions = random_scores(n, 5)

@@ -14,14 +14,14 @@ from tests.models.test_tag_evidence import ENDS, log_weight, totals_of
 
 
 def written(number: int, *tags: str) -> Written:
-    """From tags of the labels A and B."""
+    """Return the annotation of source ``number``, given as tags of the labels A and B."""
     classes = [0 if tag == "O" else 1 + "AB".index(tag[2]) for tag in tags]
     places = [-1 if tag == "O" else "BILU".index(tag[0]) for tag in tags]
     return Written(number, np.array(classes), np.array(places))
 
 
 def learned() -> TagSources:
-    """Learn from two sources, with given counts."""
+    """Return two sources with random counts."""
     chance = np.random.default_rng(0)
     return TagSources(chance.uniform(0, 50, size=(2, 3, 3)), chance.uniform(0, 9, size=(2, 5, 4)))
 
@@ -105,7 +105,7 @@ def test_reliability_by_hand() -> None:
 def test_totals_by_hand_begin_with_the_least_reliable_source() -> None:
     nothing = np.zeros((3, 3))
     good = np.array([[80.0, 0, 0], [10, 50, 0], [0, 0, 40]])
-    # It gives A to each token of B, and never B.
+    # The poor source marks tokens of B as A, and never as B.
     poor = np.array([[80.0, 10, 0], [10, 20, 0], [0, 30, 0]])
     silent = np.array([[80.0, 0, 0], [10, 0, 0], [10, 0, 0]])
     names, counts = ["unseen", "good", "poor", "silent"], [nothing, good, poor, silent]

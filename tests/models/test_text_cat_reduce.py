@@ -1,4 +1,4 @@
-"""spaCy's classifier of pooled vectors, and empty texts."""
+"""spaCy's classifier over pooled vectors, with a correct treatment of empty texts."""
 
 from __future__ import annotations
 
@@ -77,9 +77,7 @@ def test_an_empty_text_changes_nothing_for_the_others(
 
 
 def test_the_gradient_of_an_empty_text_reaches_the_head_alone() -> None:
-    """An update by a batch with an empty text equals the update by the other texts, except for the
-    bias of the output.
-    """
+    """Empty texts change no gradient of a batch, except the gradient of the output's bias."""
     texts = ["", *TEXTS, ""]
     pooled = (True, True, True, False)
     nlp = made("spacy-latent", pooled)

@@ -47,7 +47,11 @@ def decoder(size: int = WORDS, width: int = 2) -> WordsByHeads:
 
 
 def trees(structure: DependencyTree, length: int, heads: tuple[int, ...] = ()) -> list[Tensor]:
-    """0/1 arcs of all trees of the structure, or of those that have these heads, −1 for any."""
+    """Return the 0/1 arcs of all trees of the structure.
+
+    Args:
+        heads: Keep only trees with these heads; −1 allows any head.
+    """
     every = dependency_trees(length, projective=not structure.crosses, single_root=True)
     return [
         torch.from_numpy(arcs(tree)).double()
@@ -57,7 +61,7 @@ def trees(structure: DependencyTree, length: int, heads: tuple[int, ...] = ()) -
 
 
 def case(length: int, seed: int = 1) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Scores, log p(word | head), scores of a prior, and the length."""
+    """Return random scores, log p(word | head) and scores of a prior, and the length."""
     generator = torch.Generator().manual_seed(seed)
     shape = 1, length + 1, length + 1
     scores, word_log_probs, prior = (
@@ -128,7 +132,7 @@ def test_heads_that_are_known_leave_the_trees_that_agree(
     found = autoencoded(structure, agreeing, word_log_probs, lengths)
     wanted = log_sum(own, scores + word_log_probs) - log_sum(own, scores)
     assert found.item() == pytest.approx(wanted.item(), abs=1e-10)
-    # The prior is of all trees: known heads are told by it as well.
+    # The prior is normalized over all trees, so it also gives the known heads a probability.
     q = [(total(z, scores) - log_sum(own, scores)).exp() for z in own]
     wanted = sum(
         p * (total(z, word_log_probs) + total(z, prior) - log_sum(every, prior) - p.log())
@@ -162,7 +166,7 @@ def test_gradients_are_those_of_differences(structure: DependencyTree) -> None:
 
 
 def test_words_of_each_head_sum_to_one() -> None:
-    """On either side of it, whatever the other words are."""
+    """The probabilities of a modifier sum to one for each head, on either side."""
     words_by_heads = decoder()
     sums = torch.stack(
         [
@@ -186,8 +190,10 @@ def test_sentences_of_a_tree_sum_to_one(structure: DependencyTree) -> None:
 
 
 def test_a_word_is_told_from_its_head_alone() -> None:
-    """No vector on the way has seen the word that is told, nor any third word: with one that had,
-    the decoder would be a copying machine."""
+    """The probability of a word depends only on the word and its head.
+
+    A decoder that reads vectors of the word in context could copy it.
+    """
     words_by_heads, lengths = decoder(size=50), torch.tensor([5])
     words = torch.tensor([[7, 8, 9, 10, 11]])
     before = words_by_heads(words, lengths)[0]
@@ -196,7 +202,7 @@ def test_a_word_is_told_from_its_head_alone() -> None:
         changed[0, m - 1] = 30
         moved = (words_by_heads(changed, lengths)[0] - before).abs() > 0
         wanted = torch.zeros(6, 6, dtype=torch.bool)
-        # The word is a modifier of any word, and the head of any word.
+        # A word changes the arcs in which it is the modifier or the head.
         wanted[:, m] = wanted[m, :] = True
         wanted[:, 0] = wanted[m, m] = False
         assert torch.equal(moved, wanted)

@@ -1,5 +1,8 @@
-"""A task that needs two words of a text together, whatever stands between them: a tree that brings
-them together helps, and a bag of words is of no use. Learned in seconds."""
+"""A small task whose label depends on two words of a text, at any distance from each other.
+
+A tree with an arc between the two words helps, and a bag of words does not. It is learned in
+seconds.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ MODEL: dict[str, Any] = {"tok2vec": EMBED, "residual": False}
 
 
 def texts(count: int, seed: int) -> list[tuple[list[str], str]]:
-    """Words and label: the label of the one word, or the other label if the flag is "not"."""
+    """Return the words and the label of each text. A flag "not" reverses the label of the word."""
     rng, made = random.Random(seed), []
     for i in range(count):
         word, flag = i % 2, i // 2 % 2
@@ -31,8 +34,11 @@ def texts(count: int, seed: int) -> list[tuple[list[str], str]]:
 
 
 def flag_examples(nlp: Language, count: int, seed: int = 1, heads: bool = True) -> list[Example]:
-    """With heads of the reference, if asked for: the flag on the one of WORDS, every second filler
-    on that and the others on the flag."""
+    """Return examples with the label of each text, and with gold heads if ``heads``.
+
+    The head of the flag is the word of WORDS, which is the root. Every second filler has the flag
+    as its head, and the others have the word of WORDS.
+    """
     made = []
     for words, label in texts(count, seed):
         gold: dict[str, Any] = {"cats": {"good": 0.0, "bad": 0.0, label: 1.0}}
@@ -49,7 +55,12 @@ def flag_examples(nlp: Language, count: int, seed: int = 1, heads: bool = True) 
 def flag_pipeline(
     steps: int = 60, seed: int = 0, supervision: float = 0.0, trees: str | None = None
 ) -> Language:
-    """supervision: by the heads of the references. trees: those that are given; learned if None."""
+    """Train a classifier over a latent encoder.
+
+    Args:
+        supervision: Weight of the loss on the heads of the references.
+        trees: ``trees`` of GivenTrees. If None, the trees are learned.
+    """
     nlp = spacy.blank("xx")
     model = {**MODEL}
     if trees is not None:

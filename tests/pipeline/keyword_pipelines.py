@@ -1,5 +1,7 @@
-"""Pipelines that learn in seconds whether a text holds one word or another: one by choosing words,
-one around its choice, and one with trees."""
+"""A small task whose label is one word of the text, and models that learn it in seconds.
+
+One model chooses a word, and one composes trees.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ def texts(count: int, seed: int) -> list[tuple[str, str]]:
 
 
 def keyword_examples(nlp: Language, count: int, seed: int = 1, heads: bool = True) -> list[Example]:
-    """With heads of the reference, if asked for: every word on the one with the label."""
+    """Return examples with the label of each text, and with gold heads if ``heads``.
+
+    The word that equals the label is the root, and the head of all other words.
+    """
     made = []
     for text, label in texts(count, seed):
         doc = nlp.make_doc(text)

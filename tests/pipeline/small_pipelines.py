@@ -63,7 +63,7 @@ STOCK: dict[str, dict[str, Any]] = {
 
 
 def stock(name: str, tok2vec: dict[str, Any]) -> dict[str, Any]:
-    """The config of one of spaCy's own components over ``tok2vec``."""
+    """Return the config of one of spaCy's own components over ``tok2vec``."""
     config = copy.deepcopy(STOCK[name])
     config["model"]["tok2vec"] = copy.deepcopy(tok2vec)
     return config
@@ -93,7 +93,7 @@ def examples(nlp: Language) -> list[Example]:
 
 
 def latent_pipeline(*names: str, encoder: dict[str, Any] | None = None) -> Language:
-    """A latent encoder with components listening to it."""
+    """Return a pipeline of a latent encoder and components that listen to it."""
     nlp = spacy.blank("en")
     config: dict[str, Any] = {"model": {"tok2vec": TOK2VEC}}
     nlp.add_pipe("latent_encoder", config={**config, **(encoder or {})})
@@ -118,7 +118,7 @@ def initialized(nlp: Language, seed: int = 0, sample: list[Example] | None = Non
 def step(
     nlp: Language, batch: list[Example], optimizer: Optimizer, **options: Any
 ) -> dict[str, float]:
-    """One step as ``spacy train`` takes it: all updates, then all weights."""
+    """Take one step as ``spacy train`` does: update all components, then change the weights."""
     losses = nlp.update(batch, sgd=False, **options)  # type: ignore[arg-type]
     for name, pipe in nlp.pipeline:
         if name not in options.get("exclude", ()) and getattr(pipe, "is_trainable", False):
@@ -129,7 +129,7 @@ def step(
 def learn(
     nlp: Language, batch: list[Example], steps: int, optimizer: Optimizer
 ) -> dict[str, float]:
-    """So many updates with the same texts. Returns the losses of the last one."""
+    """Update ``steps`` times with the same batch, and return the losses of the last update."""
     losses: dict[str, float] = {}
     for _ in range(steps):
         losses = nlp.update(batch, sgd=optimizer)
@@ -137,7 +137,7 @@ def learn(
 
 
 def weights_of(model: Any) -> dict[str, np.ndarray]:
-    """All weights of a model, Thinc's and torch's, as they are: a step of training changes them."""
+    """Return the weights of a model, Thinc's and torch's. Training changes them in place."""
     found = {}
     for i, node in enumerate(model.walk()):
         for key in node.param_names:
@@ -154,7 +154,7 @@ def copied_weights(model: Any) -> dict[str, np.ndarray]:
 
 
 def moved(before: dict[str, np.ndarray], model: Any) -> list[str]:
-    """The weights of a model that are other than these."""
+    """Return the names of the weights that differ from ``before``."""
     after = weights_of(model)
     assert after.keys() == before.keys()
     return [key for key, value in after.items() if not np.array_equal(value, before[key])]
@@ -167,7 +167,7 @@ def latent_layers(nlp: Language, name: str) -> list[Any]:
 
 
 def scorer_weights(nlp: Language, name: str) -> np.ndarray:
-    """All weights of the scorers inside a component, as a copy."""
+    """Return a copy of all weights of the scorers inside a component."""
     return np.concatenate(
         [
             parameter.detach().numpy().ravel()
@@ -181,9 +181,10 @@ TRANSFORMER_WIDTH = 12
 
 
 def save_small_transformer(path: Path, **options: Any) -> None:
-    """A transformer with random weights and ten word pieces, as one of the hub would lie there.
+    """Save a transformer with random weights and ten word pieces, in the format of the hub.
 
-    options: of its configuration, such as ``hidden_dropout_prob``.
+    Args:
+        options: Settings of its ``BertConfig``, such as ``hidden_dropout_prob``.
     """
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("spacy_transformers")
@@ -212,7 +213,11 @@ TO_TRANSFORMER: dict[str, Any] = {
 
 
 def add_transformer(nlp: Language, path: Path) -> None:
-    """The component that others listen to by TO_TRANSFORMER. path: of save_small_transformer."""
+    """Add the component that TO_TRANSFORMER listens to.
+
+    Args:
+        path: Directory of a transformer that ``save_small_transformer`` wrote.
+    """
     model = {
         "@architectures": "spacy-transformers.TransformerModel.v3",
         "name": str(path),
@@ -223,7 +228,7 @@ def add_transformer(nlp: Language, path: Path) -> None:
 
 
 def stored(nlp: Language, folder: Path) -> Iterator[Language]:
-    """The pipeline from a folder, from bytes and from a pickle."""
+    """Yield the pipeline as restored from a folder, from bytes and from a pickle."""
     nlp.to_disk(folder)
     yield spacy.load(folder)
     yield spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())

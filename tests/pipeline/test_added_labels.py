@@ -1,5 +1,7 @@
-"""Labels that are added to a trained component: predictions stay, and no text has the new one,
-until it is trained on."""
+"""Labels that are added to a trained component.
+
+Predictions stay the same, and no text gets the new label until the component is trained on it.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ def test_predictions_stay(name: str) -> None:
     for pipeline in (nlp, again):
         assert said(pipeline) == before
         assert [doc.cats.get("NEW", 0.0) for doc in pipeline.pipe(["Berlin", "I"])] == [0.0, 0.0]
-    # It is as sure after a step that does not have it.
+    # A step on texts without the new label does not make it likely.
     step(nlp, examples(nlp), Adam(0.001))
     threshold = pipe.cfg.get("threshold", 0.5) or 0.5
     assert all(doc.cats.get("NEW", 0.0) < threshold for doc in nlp.pipe(["Berlin", "I like"]))

@@ -21,8 +21,9 @@ VOCAB = Vocab()
 
 
 class Recording(BatchedComponent):
-    """Records the sizes of the docs that it predicts together, and fails if one has the size that
-    it refuses.
+    """A component that records the lengths of the docs in each batch that it predicts.
+
+    It fails on a batch with a doc of ``refused`` tokens.
     """
 
     def __init__(self, device: str = "cpu", refused: int = -1, layer: str = "linear") -> None:
@@ -103,7 +104,7 @@ def test_the_others_of_a_part_with_a_doc_that_fails_come_in_their_order() -> Non
     component.set_error_handler(lambda name, proc, docs, error: failed.extend(docs))
     assert list(component.pipe(docs)) == [doc for doc in docs if len(doc) != 7]
     assert failed == [docs[2]]
-    # Once each: a part without it is not predicted again.
+    # Each doc is annotated once: a part without the failing doc is not predicted again.
     assert sorted(map(len, component.annotated)) == [6, 8, 900, 900, 900]
 
 

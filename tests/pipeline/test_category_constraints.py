@@ -69,7 +69,7 @@ def test_it_learns_and_what_it_says_is_allowed(nlp: Language) -> None:
 
 
 def test_what_two_constraints_forbid_has_no_gradient() -> None:
-    """A state that two tables make impossible gave the weights a gradient of NaN."""
+    """A state that both constraints rule out does not make the gradient NaN."""
     own = {
         "@misc": "spacy-latent.CategoryConstraints.v1",
         "exclusive": [["cat", "dog"]],
@@ -96,7 +96,8 @@ def test_a_pipeline_that_is_not_initialized_is_saved_and_read() -> None:
 def test_before_training_too() -> None:
     nlp = pipeline()
     nlp.initialize(lambda: examples(nlp))
-    # Good, bad and neither have a third each; one of the three allowed pairs has no novel.
+    # Each of "good", "bad" and neither has 1/3. One of the three allowed pairs of "crime" and
+    # "novel" has no "novel".
     cats = nlp("a text").cats
     assert cats["good"] == cats["bad"] == pytest.approx(1 / 3)
     assert (cats["crime"], cats["novel"]) == pytest.approx((1 / 3, 2 / 3))
@@ -157,7 +158,7 @@ def test_constraints_that_no_set_satisfies_are_told_before_any_text_is_blamed() 
         nlp.initialize(lambda: examples(nlp))
     said = str(raised.value)
     assert "one_of ['good', 'bad']" in said and "implied ['bad', 'good']" in said
-    # Neither what has no part in it, nor a text.
+    # The message names no label outside of the conflict, and no text.
     assert "novel" not in said and "story" not in said
 
 

@@ -1,5 +1,7 @@
-"""A trained ``crf_ner`` goes on under ``spacy train`` with spans that are known to be wrong, as the
-page on it says."""
+"""``spacy train`` continues the training of a ``crf_ner`` with spans that are known to be wrong.
+
+The configs are from the component's page.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def annotated(vocab: Any, words: str, place: int) -> Doc:
 
 
 def probability(path: Path) -> float:
-    """The probability that the first word is an entity."""
+    """Return the probability that the first word is in an entity."""
     doc = spacy.load(path)("Berta likes Paris")
     (sequence,) = doc._.latent["crf_ner"].spans
     assert sequence.labels is not None and sequence.probabilities is not None
@@ -47,7 +49,7 @@ def probability(path: Path) -> float:
 
 
 def test_spacy_train_lowers_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The page names the pipeline relative to the current directory.
+    # The configs of the page name the pipeline relative to the current directory.
     monkeypatch.chdir(tmp_path)
     nlp = spacy.blank("en")
     nlp.add_pipe("tok2vec", config={"model": TOK2VEC})

@@ -1,4 +1,4 @@
-"""Counters of a scorer: from training to what is stored on a doc."""
+"""Counters of a scorer: their training, and their values that are stored on a doc."""
 
 from __future__ import annotations
 

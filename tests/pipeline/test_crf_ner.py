@@ -1,4 +1,4 @@
-"""``crf_ner`` beside spaCy's ``ner``: what it learns from, what it writes, what it refuses."""
+"""The component ``crf_ner``: its training data, its annotations and its errors."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_changed_transitions_change_the_next_prediction(nlp: Language) -> None:
     before = transitions.copy()
     assert nlp("I like London a lot").ents
     try:
-        # No entity may begin, neither the first token nor after "O".
+        # No entity can begin: all transitions to tags other than "O" are forbidden.
         transitions[:, 1:] = -1e4
         assert not nlp("I like London a lot").ents
     finally:
@@ -145,7 +145,7 @@ def test_transitions_that_are_not_learned_stay_at_zero() -> None:
         assert nlp.evaluate(examples(nlp))["ents_f"] == 1.0
 
 
-# ---------------------------------------------------------------- what is known already
+# ---------------------------------------------------------------- entities set beforehand
 
 
 def test_entities_that_are_there_stay_and_blocked_tokens_stay_outside(nlp: Language) -> None:
@@ -170,7 +170,7 @@ def test_it_says_which_entities_were_given(nlp: Language) -> None:
             (0, 2, True),
             (2, 3, False),
         ]
-        # All alternatives keep what is given.
+        # All alternatives keep the given entity.
         assert latent.entities(alternative=1)[0].given
     assert not any(e.given for e in nlp("I like London")._.latent["crf_ner"].entities())
 
@@ -188,7 +188,7 @@ def test_entities_do_not_cross_sentences_or_begin_with_white_space(nlp: Language
 
 
 def test_missing_annotation_is_not_taken_for_the_absence_of_entities() -> None:
-    """One entity is annotated, and nothing else; whole annotation says that the rest is outside."""
+    """One entity is annotated. Only complete annotation makes the other tokens outside."""
     nlp = pipeline()
     words = ["London", "met", "Paris"]
 
@@ -247,7 +247,7 @@ def test_annotation_that_nothing_agrees_with_is_named_once() -> None:
 
 
 def rejection(nlp: Language, text: str, start: int, end: int, label: str) -> Example:
-    """Nothing is known of the text but that this is no entity with this label."""
+    """Return a text whose only annotation says that this span is no entity with this label."""
     reference = nlp.make_doc(text)
     reference.spans["wrong"] = [Span(reference, start, end, label=label)]
     return Example(nlp.make_doc(text), reference)
@@ -266,7 +266,7 @@ def test_a_span_known_to_be_wrong_is_unlearned(tmp_path: Path) -> None:
     example = rejection(nlp, text, 2, 3, "GPE")
     before = loss_of(nlp, example)
     assert -np.expm1(-before) == pytest.approx(found.probability, abs=1e-4)
-    # The key is a setting like others, and saved.
+    # The key is a setting, so it is saved.
     nlp.to_disk(tmp_path)
     again = spacy.load(tmp_path)
     optimizer = Adam(0.005)
@@ -287,7 +287,7 @@ def test_accepted_and_rejected_spans_of_one_doc_both_count() -> None:
 
 def test_of_wrong_spans_that_say_nothing_nothing_is_learned() -> None:
     nlp = trained(3, incorrect_spans_key="wrong")
-    # ner does the same: without such a label no entity can be wrong, and an empty name is no label.
+    # ner does the same. It cannot predict an entity with an unknown label or an empty one.
     for label in ("OTHER", ""):
         assert loss_of(nlp, rejection(nlp, "I like London", 2, 3, label)) == 0.0
     reference = Doc(nlp.vocab, words=["New", "York", "ers"], spaces=[True, False, False])
@@ -371,13 +371,13 @@ def test_an_added_label_changes_no_prediction_until_it_is_learned(loss: str) -> 
     again = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
     assert entities(again("I like London a lot")) == entities(nlp("I like London a lot"))
     assert again.get_pipe("crf_ner").untrained_labels == ("PERSON", "ORG")  # type: ignore[union-attr]
-    # An entity that is on the doc stays, of such a label, too.
+    # An entity that is on the doc stays, although its label is untrained.
     doc = nlp.make_doc("I like Anna")
     doc.ents = [Span(doc, 2, 3, label="PERSON")]
     assert entities(nlp.get_pipe("crf_ner")(doc)) == [("Anna", "PERSON")]
 
     optimizer = Adam(0.005)
-    # Texts without evidence on the labels do not raise their probabilities.
+    # Texts without these labels do not raise their probabilities.
     nlp.update(examples(nlp), sgd=optimizer)
     assert {label for text in texts for _, label in entities(nlp(text))} <= {"GPE"}
     assert crf.untrained_labels == ()  # type: ignore[union-attr]
@@ -399,7 +399,7 @@ def test_labels_that_are_added_before_training_begin_as_the_others() -> None:
 
 
 def one_label_each(nlp: Language) -> list[Example]:
-    """Return texts that were annotated for one label each, as docs without other annotation."""
+    """Return two examples, each annotated for one label only."""
     made = []
     for text, word, label in (("Anna went to London", 0, "PERSON"), ("we saw London", 2, "GPE")):
         doc = nlp.make_doc(text)

@@ -1,4 +1,4 @@
-"""Files of a saved component that were cut short, or have a wrong bit or byte."""
+"""Files of a saved component that are truncated, or have a wrong bit or byte."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ PLACES = 24
 
 
 def pipeline(described: str) -> tuple[Language, Any]:
-    """RETURNS: the pipeline, and the component whose files are damaged."""
+    """Return a pipeline and the component whose files are damaged.
+
+    Args:
+        described: One of PIPELINES.
+    """
     if described.startswith("latent_encoder"):
         nlp = latent_pipeline("textcat")
         name = "latent_encoder"
@@ -49,7 +53,7 @@ def pipeline(described: str) -> tuple[Language, Any]:
 
 
 def damaged(whole: bytes, count: int) -> Iterator[bytes]:
-    """Cut at some places, with another bit at some, and with another byte at some."""
+    """Yield damaged copies: truncated, with one bit changed, and with one byte changed, in turn."""
     places = random.Random(0)
     for i in range(count):
         at = places.randrange(len(whole))
@@ -78,7 +82,7 @@ def test_damage_of_the_weights_is_found_and_that_of_the_rest_does_no_harm(
             try:
                 component.from_disk(directory, exclude=["vocab"])
             except LatentError as error:
-                # A digest that was damaged leaves open which of the two files was.
+                # If the digest itself is damaged, the message cannot say which file is.
                 assert str(directory) in str(error) and f"'{file}'" in str(error)
                 assert component.cfg == before
             else:
@@ -92,7 +96,7 @@ def test_damage_of_the_weights_is_found_and_that_of_the_rest_does_no_harm(
 def test_without_a_digest_weights_load_or_are_refused_with_the_directory(
     described: str, tmp_path: Path
 ) -> None:
-    # They were saved like this before the setting existed.
+    # Pipelines were saved without a digest before it was introduced.
     nlp, component = pipeline(described)
     nlp.to_disk(tmp_path)
     directory = tmp_path / component.name
@@ -118,11 +122,11 @@ def test_bytes_are_checked_as_files_are() -> None:
     message["model"] = bytes(weights)
     with pytest.raises(LatentError, match="saved"):
         component.from_bytes(srsly.msgpack_dumps(message))
-    # Nothing can be read from these, not even labels.
+    # Not even the labels can be read from these bytes.
     for rest in (b"", b"no message", component.to_bytes()[:100]):
         with pytest.raises(LatentError, match="cut short"):
             component.from_bytes(rest)
-        # A service that goes on with the old weights needs it.
+        # A service that continues with the old weights needs garbage collection.
         assert gc.isenabled()
 
 

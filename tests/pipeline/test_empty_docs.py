@@ -1,5 +1,8 @@
-"""Docs without tokens, of one token, and of white space alone, in every component over every
-embedder: they end no training, and those without tokens change nothing for the others."""
+"""Docs without tokens, with one token, and of white space alone, in every component and embedder.
+
+They raise no error in training. A doc without tokens does not change the losses, gradients and
+predictions of the other docs.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ TEXTS = {
 }
 FIRST, SECOND, THIRD = TEXTS
 PLAIN = [FIRST, SECOND, THIRD]
-# Each is the same batch, except for docs that teach nothing.
+# Each is the batch PLAIN and some docs without tokens.
 AMONG_OTHERS = [["", "", *PLAIN], [FIRST, "", SECOND, THIRD, ""]]
 ODD = [["", ""], [" "], ["", "london", " ", "", FIRST, "\n\n", ""]]
 
@@ -67,7 +70,7 @@ def owner(architecture: str, **model: Any) -> dict[str, Any]:
     return {"@architectures": f"spacy-latent.{architecture}", "exclusive_classes": True, **model}
 
 
-# The factory and its config without the embedder, by name.
+# Names to a factory and its config without the embedder.
 COMPONENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "crf_ner": ("crf_ner", {"annotate": "probabilities", "model": {"hidden_width": 8}}),
     "quadratic": ("crf_ner", {"loss": "quadratic", "model": {"hidden_width": None}}),
@@ -135,7 +138,7 @@ SEPARATE = {
     "composer": TOK2VEC,
     "scorer": SHARED,
 }
-# By name: what stands before the component, and the component's embedder.
+# Names to the factories before the component, and the component's embedder.
 EMBEDDERS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "own": ([], TOK2VEC),
     "inline": (["tok2vec"], inline(SHARED)),
@@ -144,8 +147,7 @@ EMBEDDERS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "transformer": (["transformer"], TO_TRANSFORMER),
     "inline transformer": (["transformer"], inline(TO_TRANSFORMER, TRANSFORMER_WIDTH)),
 }
-# Every component inline over a listener, and every embedder below components that train in
-# different ways.
+# Every component with the embedder "inline", and every other embedder with some components.
 PLACES = [
     *itertools.product(COMPONENTS, ["inline"]),
     *itertools.product(["latent_parser", "pairs", "rationale", "tree_spancat"], ["transformer"]),
@@ -185,7 +187,7 @@ def built(name: str, embedder: str, path: Path) -> Language:
 def example(nlp: Language, name: str, text: str) -> Example:
     words = text.split() or ([text] if text else [])
     if name in OF_PAIRS:
-        # "first | second"; a text alone beside its reverse.
+        # "first | second" is a pair. A text without a bar is paired with its reversed words.
         first, bar, second = (side.split() for side in text.partition("|"))
         sides = (first, second) if bar else (words, words[::-1])
         docs = [make_pair_doc(nlp, *sides) for _ in range(2)]
@@ -215,14 +217,14 @@ def trained(name: str, embedder: str, path: Path, sample: list[str]) -> Language
     fix_random_seed(0)
     nlp.initialize(lambda: batch(nlp, name, sample))
     optimizer = Adam(0.01)
-    # In the first step some gradients are 0.
+    # Some gradients are 0 in the first step.
     for _ in range(2):
         step(nlp, batch(nlp, name, PLAIN), optimizer)
     return nlp
 
 
 def told(nlp: Language, name: str, texts: list[str]) -> tuple[dict[str, float], dict[Any, Any]]:
-    """The losses of a batch, and the gradients of all weights."""
+    """Return the losses of a batch, and the gradients of all weights."""
     fix_random_seed(1)
     losses = nlp.update(batch(nlp, name, texts), sgd=False)  # type: ignore[arg-type]
     found = {}
@@ -243,14 +245,14 @@ def told(nlp: Language, name: str, texts: list[str]) -> tuple[dict[str, float], 
 def test_an_empty_doc_changes_nothing_for_others(
     name: str, embedder: str, transformer: Path
 ) -> None:
-    # The widths are known from the first doc that has tokens.
+    # The sample begins with an empty doc: the widths are inferred from a doc with tokens.
     nlp = trained(name, embedder, transformer, ["", *PLAIN])
     losses, gradients = told(nlp, name, PLAIN)
     assert any(gradient.any() for gradient in gradients.values())
     for texts in AMONG_OTHERS:
         own_losses, own = told(nlp, name, texts)
         assert own_losses == pytest.approx(losses, rel=1e-4, abs=1e-6)
-        # A weight without a gradient may have none, or zeros.
+        # A gradient of zeros may also be missing.
         for key in own.keys() | gradients.keys():
             np.testing.assert_allclose(
                 own.get(key, 0.0), gradients.get(key, 0.0), rtol=1e-3, atol=1e-5
@@ -261,7 +263,7 @@ def test_an_empty_doc_changes_nothing_for_others(
         assert [said(doc) for doc in docs if len(doc)] == alone
         whole = list(docs_of(nlp, name, texts))
         for _, pipe in nlp.pipeline:
-            # nlp.pipe predicts each doc alone after an error in a batch.
+            # Call the pipes directly: nlp.pipe would hide an error by predicting each doc alone.
             pipe.set_annotations(whole, pipe.predict(whole))  # type: ignore[attr-defined]
         assert [said(doc) for doc in whole if len(doc)] == alone
     pairs = [["london |"], ["", "london |", "| i like", FIRST]]
@@ -298,7 +300,7 @@ def test_rehearsal(name: str, transformer: Path) -> None:
 
 @pytest.mark.parametrize("name", ["crf_ner", "latent_textcat", "latent_textcat_multilabel"])
 def test_a_corpus_may_begin_with_empty_docs(name: str, transformer: Path) -> None:
-    # More of them than spaCy looks at.
+    # spaCy infers the shapes from fewer docs than these twelve.
     nlp = trained(name, "transformer", transformer, [""] * 12 + PLAIN)
     assert len(list(nlp.pipe(docs_of(nlp, name, ["", FIRST])))) == 2
 
@@ -313,7 +315,7 @@ def test_a_classifier_of_spacy_may_begin_with_empty_docs(transformer: Path) -> N
 
 
 def test_a_frozen_embedder_answers_beside_empty_docs() -> None:
-    """spaCy's listener, asked for the vectors of a doc without tokens, says that there are none."""
+    """Training works with docs without tokens, for which spaCy's listener has no vectors."""
     nlp = spacy.blank("xx")
     nlp.add_pipe("tok2vec", config={"model": TOK2VEC})
     model = {"tok2vec": SHARED, "scorer": ARCS, "estimator": MARGINALS}

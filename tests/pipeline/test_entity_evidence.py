@@ -1,4 +1,4 @@
-"""Evidence that crf_ner reads from texts that are not annotated completely."""
+"""Evidence for ``crf_ner`` from texts that are not annotated completely."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def example(
 
 
 def agreeing(nlp: Language, one: Example) -> float:
-    """How many sequences agree with it: without training all weigh the same."""
+    """Return the number of tag sequences that agree with an example.
+
+    All sequences have the same weight in an untrained model.
+    """
     return agreeing_together(nlp, [one])
 
 
@@ -82,7 +85,7 @@ def agreeing_together(nlp: Language, examples: list[Example]) -> float:
 
 
 def count(nlp: Language, keep: Any) -> int:
-    """Valid sequences of three tags that are kept."""
+    """Return the number of valid tag sequences over WORDS that ``keep`` accepts."""
     tags = nlp.get_pipe("crf_ner").tags  # type: ignore[attr-defined]
     chain = bound_chain(torch.zeros(len(tags) + 2, len(tags)), tags)
     rows = [[tags[i] for i in row] for row in every_sequence(chain, len(WORDS)).tolist()]
@@ -172,7 +175,7 @@ def test_flags_count_entities(nlp: Language) -> None:
 
 
 def test_flags_and_label_sets_and_entities_add_up(nlp: Language) -> None:
-    # One B at the second token or at the third, two of them, or one over both.
+    # The agreeing sequences have a B at the second token, at the third, at each, or over both.
     one = example(nlp, [(0, 1, "A")], labels=["A"], flags={"B": 1})
     assert agreeing(nlp, one) == pytest.approx(4)
     known = example(nlp, [(0, 1, "A")], flags={"A": 1, "B": 0})
@@ -270,7 +273,7 @@ def test_an_annotated_entity_that_ends_in_white_space_counts(nlp: Language) -> N
 
 
 def test_flags_of_more_labels_than_a_text_has_tokens_are_refused() -> None:
-    """So many labels are not all counted together."""
+    """Five flags with 5 tokens have a finite loss. With 4 tokens they need a ``flag_error``."""
     labels = ["A", "B", "C", "D", "E"]
     flags = dict.fromkeys(labels, 1)
     for error in (0.0, 0.1):
@@ -335,7 +338,7 @@ def test_labels_of_flags_without_an_entity_are_told() -> None:
     assert "'AA'" in told(whole, {"flags": {"AA": 1}})
     assert "'AA'" in told({"default": "missing", "flags": {"AA": 0}})
     assert "'AA'" in told({**whole, "cats": {"x": 1.0}}, flags={"x": "AA"})
-    # Another text has such an entity.
+    # An entity of another text has the label, so there is no warning.
     assert not told(whole, {"default": "missing", "flags": {"A": 1}})
     assert not told({**whole, "cats": {"x": 1.0}}, flags={"x": "A"})
 
@@ -383,12 +386,12 @@ def test_a_share_of_unmarked_tokens_is_taken_as_outside_anew_at_each_step() -> N
         return [round(agreeing(nlp, one)) for _ in range(12)]
 
     first = draws(0)
-    # Each outer token may be O, U-A or U-B, or is taken as O.
+    # Each outer token may be O, U-A or U-B, and only O if it is drawn as outside.
     assert set(first) <= {1, 3, 9} and len(set(first)) > 1
     assert draws(0) == first != draws(1)
     nlp = made(negative_share=1.0)
     assert agreeing(nlp, example(nlp, default="missing")) == pytest.approx(1)
-    # Tokens that are taken as outside by chance do not contradict a flag.
+    # Tokens that are drawn as outside do not contradict a flag.
     assert agreeing(nlp, example(nlp, default="missing", flags={"A": 1})) > 1
 
 
@@ -396,8 +399,11 @@ def test_a_share_of_unmarked_tokens_is_taken_as_outside_anew_at_each_step() -> N
 
 
 def told(nlp: Language, seed: int, length: int = 12, **sources: float) -> Example:
-    """A text of "x" words, which are of A, and others. Each source gives a token its label with
-    this probability, and else the contrary."""
+    """Return a text whose words "x" have the label A, and no other word has a label.
+
+    Args:
+        sources: Probability that a source is right about a token, for each source.
+    """
     chance = random.Random(seed)
     words = [chance.choice(["x", "y", "z"]) for _ in range(length)]
     one = example(nlp, words=words, default="missing")
@@ -413,7 +419,7 @@ def told(nlp: Language, seed: int, length: int = 12, **sources: float) -> Exampl
 def test_how_far_to_believe_sources_is_learned_with_the_tagger(tmp_path: Path) -> None:
     rights = {"good": 0.97, "fair": 0.9, "bad": 0.75}
     nlp = pipeline(evidence={"sources": list(rights)})
-    # As many words in a batch as in the recipes, since the prior counts as some of them.
+    # The prior counts as a number of words, so a batch has as many words as in the recipes.
     texts = [told(nlp, seed, 100, **rights) for seed in range(40)]
     optimizer = nlp.initialize(lambda: texts)
     crf: Any = nlp.get_pipe("crf_ner")
@@ -476,7 +482,7 @@ def test_counts_of_sources_wait_for_the_end_of_an_update() -> None:
     assert tokens() == pytest.approx(2)
     crf.finish_update(optimizer)
     assert tokens() == pytest.approx(2)
-    # A second training forgets the first.
+    # A second initialization resets the counts.
     nlp.initialize(lambda: [one])
     assert tokens() == 0
 
@@ -485,7 +491,7 @@ def test_sources_go_with_all_other_evidence() -> None:
     nlp = made(sources=["x", "y"], negative_share=0.5, flags={"has_a": "A"})
     one = example(nlp, [(0, 1, "A")], default="missing", labels=["A"], flags={"B": 1})
     one.reference.spans["x"] = [Span(one.reference, 0, 2, label="A")]
-    # Overlapping ones, a label that nobody has, and a group of nothing.
+    # Add overlapping spans, an unknown label and an empty group.
     one.reference.spans["x"] += [Span(one.reference, 1, 2, label="B")]
     one.reference.spans["x"] += [Span(one.reference, 2, 3, label="C")]
     one.reference.spans["y"] = []
@@ -535,7 +541,7 @@ def test_tokens_begin_outside_where_neither_annotation_nor_a_source_judges_them(
     if source:
         given.reference.spans[source] = [Span(given.reference, 0, 1, label="A")]
     with warnings.catch_warnings():
-        # Nothing is annotated as outside, which is the question here.
+        # Some cases annotate no token as outside, which gives this warning.
         warnings.simplefilter("ignore", DoubtfulEvidence)
         one.initialize(lambda: [given])
     crf: Any = one.get_pipe("crf_ner")
@@ -545,7 +551,7 @@ def test_tokens_begin_outside_where_neither_annotation_nor_a_source_judges_them(
 
 @pytest.mark.parametrize("name", ["crf_ner", "tree_spancat"])
 def test_an_augmenter_that_drops_the_labels_of_texts_is_told(name: str, tmp_path: Path) -> None:
-    """A changed text would count as annotated for all labels."""
+    """A text that the augmenter changed would count as annotated for all labels."""
     nlp = spacy.blank("en")
     nlp.add_pipe(name, config={"model": {"tok2vec": TOK2VEC}})
     doc = nlp.make_doc("one two")

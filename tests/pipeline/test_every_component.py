@@ -1,5 +1,8 @@
-"""What all components promise alike: weights that learn and repeat, predictions that depend on the
-doc alone and survive storage, errors of single docs, shared embedders."""
+"""Properties that all components share.
+
+Training reaches all weights and is reproducible. Predictions depend on the doc alone, and are the
+same after saving and loading. Other tests are of errors of single docs, and of shared embedders.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from tests.pipeline.small_pipelines import (
     weights_of,
 )
 
-# Each component with a label that its texts have.
+# Each component, and a label of its training texts.
 LABELS = {
     "crf_ner": "GPE",
     "tree_spancat": "GPE",
@@ -41,7 +44,7 @@ LABELS = {
     "latent_textcat": "good",
     "latent_textcat_multilabel": "good",
 }
-# What reads single parts of a structure, where there is such.
+# Methods that return the parts of a structure, for the components that have one.
 READERS = {"crf_ner": "entities", "tree_spancat": "brackets", "latent_parser": "dependencies"}
 EACH = pytest.mark.parametrize("name", LABELS)
 TO_TOK2VEC = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16}
@@ -49,7 +52,11 @@ TEXTS = ["I like London " * 20, "I hate Paris", "", "Berlin is very grey", " ", 
 
 
 def pipeline(name: str, tok2vec: dict[str, Any] = TOK2VEC, upstream: str = "") -> Language:
-    """A pipeline of the component; upstream: name of the component whose vectors it reads."""
+    """Return a pipeline of the component.
+
+    Args:
+        upstream: Name of the component to whose vectors it listens.
+    """
     nlp = latent_pipeline() if upstream == "latent_encoder" else spacy.blank("en")
     if upstream == "tok2vec":
         nlp.add_pipe("tok2vec", config={"model": TOK2VEC})
@@ -69,7 +76,7 @@ def trained(name: str, steps: int) -> Language:
 
 @pytest.fixture(scope="module")
 def made() -> Callable[[str], Language]:
-    """A trained pipeline of each component, which tests leave as it is."""
+    """A function that returns the trained pipeline of a component. Tests do not change it."""
     known: dict[str, Language] = {}
 
     def find(name: str) -> Language:
@@ -87,7 +94,7 @@ def says_something(doc: Doc) -> bool:
 
 
 def written(doc: Doc) -> list[Any]:
-    """All that a component writes to a doc but probabilities."""
+    """Return all annotations of a component on a doc, except probabilities."""
     spans = [(span.start, span.end, span.label_) for span in doc.spans.get("sc", ())]
     structures = [
         (span.start, span.end, span.decoded.tolist())
@@ -288,7 +295,7 @@ def test_a_factory_takes_the_settings_of_its_component(name: str) -> None:
     nlp = spacy.blank("en")
     own: Any = nlp.add_pipe(name)
     make = spacy.registry.factories.get(name)
-    # As spaCy reads its signature, and as it is called.
+    # spaCy reads the signature, and then calls the factory.
     signature(make).bind(nlp, name, own.model, annotate="none", threshold=0.5)
     made = make(nlp, name, own.model, annotate="none", threshold=0.5)
     assert type(made) is type(own) and made.cfg["annotate"] == "none"

@@ -1,4 +1,4 @@
-"""Labels that are none, such as the file of another component's, are refused in a sentence."""
+"""Invalid labels, such as a file of another component's labels, are refused with a message."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pipeline(name: str) -> Language:
 
 
 def told(nlp: Language, labels: Any) -> Language:
-    """Checks by spaCy that the labels suit the signature."""
+    """Initialize with the labels in the config, so that spaCy checks them with the signature."""
     block = {"labels": labels}
     nlp.config["initialize"] = {
         **nlp.config["initialize"],
@@ -76,7 +76,7 @@ def test_sets_of_labels_are_those_of_tree_spancat_alone() -> None:
 def test_names_are_taken(name: str) -> None:
     nlp = told(pipeline(name), ["A", "B"])
     pipe: Any = nlp.get_pipe(name)
-    # A parser has one for roots before them.
+    # The parser has the label of roots before them.
     assert pipe.labels[-2:] == ("A", "B")
     pipe.initialize(lambda: examples(nlp), nlp=nlp, labels=(label for label in ("A", "B", "C")))
     assert pipe.labels[-1] == "C"

@@ -1,4 +1,4 @@
-"""The configs whose trees come from a trained parser train, each over a small one."""
+"""Training of the configs whose trees come from a trained parser, with a small parser."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ def is_of_stock(entry: Entry) -> bool:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Parsers as parser_ewt.cfg and parser_ewt_transition.cfg have them, with few rows, and
-    corpora."""
+    """A directory with corpora, and parsers of two recipes with few rows in their embeddings.
+
+    The recipes are parser_ewt.cfg and parser_ewt_transition.cfg.
+    """
     path = tmp_path_factory.mktemp("files")
     for config, name in (("parser_ewt", "latent_parser"), ("parser_ewt_transition", "parser")):
         small: dict[str, Any] = {"nlp.lang": "xx", f"components.{name}.{EMBEDDER}": 50}
@@ -106,7 +108,7 @@ def test_it_trains_over_the_trees_that_it_names(entry: Entry, files: Path) -> No
     assert ("parser" in nlp.config["paths"]) == ("latent_encoder" in doc._.latent)
     if "latent_encoder" in doc._.latent:
         found = doc._.latent["latent_encoder"].heads.tolist()
-        # Those that are let go begin as the parser's.
+        # Trees that are released for training begin as the parser's trees.
         ours = found == of_parser(files, "latent_parser", entry)
         assert ours != entry.is_control
         if is_of_stock(entry):
@@ -170,7 +172,7 @@ def test_no_tree_is_over_both_texts_of_a_pair(kind: str, files: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_all_differ_in_the_trees_alone(name: str) -> None:
-    """In training, embedder and what stands above."""
+    """The settings of training, the embedder and the layers above the trees are the same."""
     entries = GROUPS[name].entries
     given, *others = (
         load_config(recipe(name)) for name in dict.fromkeys(e.config for e in entries)

@@ -1,5 +1,8 @@
-"""Training where gradients are switched off around it: it goes as always. And predictions where
-they are switched on: nothing is recorded."""
+"""Training and prediction do not depend on torch's gradient mode.
+
+Training works as usual inside of a mode without gradients. Predictions record no graph inside of a
+mode with gradients. Layers that would silently learn nothing are refused.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,7 @@ def made(name: str) -> tuple[Language, list[Example]]:
 
 
 def run(name: str, mode: Mode) -> list[dict[str, float]]:
-    """All the losses, the last of an update outside of the mode."""
+    """Return the losses of all updates and rehearsals. The last update is outside of the mode."""
     losses = []
     with mode():
         nlp, batch = made(name)
@@ -139,7 +142,7 @@ def _tensors(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
 
 
 def test_what_inference_mode_predicted_can_be_trained() -> None:
-    """Tensors that a first prediction makes and keeps, such as tables, also serve training."""
+    """A tensor that a prediction made and cached, such as a table, can be used in training."""
     for name in ("tree_spancat", "crf_ner", "latent_textcat"):
         nlp, batch = made(name)
         nlp.initialize(lambda batch=batch: batch)
@@ -148,11 +151,11 @@ def test_what_inference_mode_predicted_can_be_trained() -> None:
         assert np.isfinite(list(nlp.update(batch, sgd=Adam(0.01)).values())).all()
 
 
-# ---------------------------------------------------------------- mistakes that would be silent
+# ---------------------------------------------------------------- layers that would not learn
 
 
 class Halved(torch.nn.Module):
-    """Gives half of its input, by a way that torch does not see."""
+    """A layer whose output is detached from its input, and from its weight if asked for."""
 
     def __init__(self, width: int, unseen: str) -> None:
         super().__init__()
@@ -197,7 +200,7 @@ def test_a_composer_of_numpy_is_refused(name: str, monkeypatch: pytest.MonkeyPat
 
 
 class Unseen(Structure):
-    """Any set of items, with sums that torch does not see."""
+    """All subsets of the items, with a log-partition that is detached from the scores."""
 
     part_axes, parts = 1, "items"
     tractable = frozenset({"log_partition", "marginals"})

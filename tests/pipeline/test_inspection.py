@@ -1,4 +1,4 @@
-"""``inspect_docs``, settings in Python, and components without the embedder that they listen to."""
+"""``inspect_docs``, settings in Python, and listeners whose embedder is missing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WITH_ALTERNATIVES = [name for name in MODELS if name != "tree_spancat"]
 
 
 def pipeline(name: str, tok2vec: dict[str, Any] = TO_TOK2VEC, **config: Any) -> Language:
-    """A pipeline whose component, trained a little, may listen to a component before it."""
+    """Train a pipeline a little. Its component may listen to a component before it."""
     nlp = spacy.blank("en")
     if tok2vec is TO_TOK2VEC:
         nlp.add_pipe("tok2vec", config={"model": TOK2VEC})
@@ -41,7 +41,7 @@ def pipeline(name: str, tok2vec: dict[str, Any] = TO_TOK2VEC, **config: Any) -> 
 
 
 def stored(doc: Doc, name: str) -> dict[str, Any]:
-    """What is stored of a component, with rounded numbers."""
+    """Return the stored structures of a component as JSON, with rounded numbers."""
     return to_json(doc, doc._.latent)[name]
 
 
@@ -67,7 +67,7 @@ def test_inspected_docs_have_what_the_component_would_store(
         assert span.probabilities is not None
         assert len(span.alternatives) > 1 or name not in WITH_ALTERNATIVES
     if name != "latent_parser":
-        # The sentences of a parsed doc are given, which changes the probabilities of whole trees.
+        # A parser takes the sentences of a parsed doc as given, which changes the probabilities.
         assert stored(processed, name) == wanted
 
 
@@ -83,7 +83,7 @@ def test_entities_that_were_there_before_stay_given_in_an_inspected_doc() -> Non
     assert by_start[4].given and by_start[4].probability == pytest.approx(1)
     assert not by_start[2].given and 0 < by_start[2].probability < 1
     assert [(ent.start, ent.end, ent.label_) for ent in doc.ents] == found
-    # A second look sees the same.
+    # A second inspection gives the same probability.
     again = by_start[2].probability
     inspect_docs(nlp, [doc, doc])
     assert doc._.latent["crf_ner"].entities()[0].probability == pytest.approx(again)
@@ -93,7 +93,7 @@ def test_entities_that_were_there_before_stay_given_in_an_inspected_doc() -> Non
 def test_entities_of_an_inspected_doc_stay_as_they_were(
     fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With their ids, blocked and missing tokens, also if the component fails."""
+    """Ids, blocked tokens and missing tokens are kept, even if the component fails."""
     nlp = pipeline("crf_ner", TOK2VEC)
     crf: Any = nlp.get_pipe("crf_ner")
     doc = nlp("I like London and Paris a lot")

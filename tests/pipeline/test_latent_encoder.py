@@ -1,4 +1,4 @@
-"""The component in a pipeline: training by listener, prediction, annotation."""
+"""The component ``latent_encoder``: training through its listeners, prediction, annotation."""
 
 import gc
 import warnings
@@ -52,7 +52,10 @@ def test_it_learns_and_the_seed_decides():
 
 
 def test_an_update_keeps_nothing_of_those_before():
-    """A weight that took the array of the optimizer as its data held all its values before."""
+    """The number of living tensors does not grow from one update to the next.
+
+    A weight whose data is the array of the optimizer would keep all its earlier values alive.
+    """
     fix_random_seed(0)
     nlp = latent_pipeline("textcat")
     examples = [Example.from_dict(nlp.make_doc(text), gold) for text, gold in DATA]
@@ -98,7 +101,7 @@ def test_the_state_of_an_estimator_is_stored_and_starts_again_with_the_weights(t
 
     optimizer = nlp.initialize(lambda: examples)
     before = state(nlp)
-    # The step moves up or down at each backward pass, which is one behind the updates.
+    # The step size changes at each backward pass, which comes one update late.
     learn(nlp, examples, 4, optimizer)
     after = state(nlp)
     assert before == (0.5, 1.0) and after[0] != 0.5 and after[1] != 1.0
@@ -186,7 +189,11 @@ def test_a_trained_listener_without_its_encoder_says_so(change):
 
 
 def tagged(*between):
-    """A trained encoder with a tagger that listens to it, and components between them."""
+    """Train an encoder and a tagger that listens to it, and then add components between them.
+
+    Returns:
+        The pipeline, and its predicted tags.
+    """
     fix_random_seed(0)
     other = latent_pipeline("tagger")
     text = "this is good stuff"
@@ -216,7 +223,7 @@ def split_third(doc):
 
 @Language.component("tests_merge_and_split")
 def merge_and_split(doc):
-    """The number of tokens is the same, and the tokens are others."""
+    """Replace tokens by other tokens, so that their number stays the same."""
     with doc.retokenize() as retokenizer:
         retokenizer.merge(doc[0:2])
         retokenizer.split(doc[2], ["go", "od"], heads=[doc[3], doc[3]])

@@ -1,5 +1,7 @@
-"""``latent_parser`` in the place of spaCy's ``parser``: what it learns from, what it writes, what
-it refuses."""
+"""The component ``latent_parser``, which replaces spaCy's ``parser``.
+
+Tests of its training data, its annotations, its errors, and its use by other components.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ MODEL: dict[str, Any] = {
     },
     "label_hidden_width": 8,
 }
-# Sentences in the convention of the treebanks that spaCy's English pipelines are trained on.
+# Sentences with the labels of the treebanks that spaCy's English pipelines are trained on.
 PARSED = [
     ("She saw the old dog", [1, 1, 4, 4, 1], "nsubj ROOT det amod dobj"),
     ("He left", [1, 1], "nsubj ROOT"),
@@ -66,12 +68,12 @@ def parsed(nlp: Language, *rows: tuple[str, list[int], str]) -> list[Example]:
 
 
 def joined(nlp: Language) -> list[Example]:
-    """All sentences of PARSED in one doc, in two orders."""
+    """Return two docs with all sentences of PARSED, one of them in reverse order."""
     made = []
     for rows in (PARSED, PARSED[::-1]):
         heads: list[int] = []
         for _, own, _ in rows:
-            # A list of its own, as the generator would see the growing one.
+            # A list, since a generator would read the length of the growing list.
             heads += [len(heads) + head for head in own]
         made += parsed(
             nlp,
@@ -140,7 +142,7 @@ def test_stock_components_and_matchers_read_its_parse(nlp: Language) -> None:
     assert [token.tag_ for token in ruled("He left")] == ["SUBJECT", ""]
 
 
-# ---------------------------------------------------------------- what is written
+# ---------------------------------------------------------------- annotations
 
 
 def test_probabilities_of_arcs_labels_and_trees(nlp: Language) -> None:
@@ -166,7 +168,7 @@ def test_probabilities_of_arcs_labels_and_trees(nlp: Language) -> None:
         latent(doc).dependencies(alternative=30)
     above = latent(doc).dependencies(threshold=0.2)
     assert above and all(found.probability >= 0.2 for found in above)
-    # An arc may have several labels, and an arc of a tree only its own.
+    # With a threshold, an arc may be there with several labels. In a tree it has one label.
     assert len(latent(doc).dependencies(threshold=0.0)) > len(doc)
 
 
@@ -174,7 +176,7 @@ def test_the_probability_of_a_whole_tree_is_that_of_all_it_has(nlp: Language) ->
     words = "The dog saw old him".split()
     given = Doc(nlp.vocab, words=words, sent_starts=[True, False, False, False, False])
     (span,) = latent(nlp(given)).spans
-    # The bounds are given, so that the tree is as probable as the best of the alternatives.
+    # The bounds of the sentence are given, so only the tree contributes to the probability.
     assert span.whole_probability == pytest.approx(span.alternatives[0][1], rel=1e-4)
     arcs = {tuple(part): p for part, p in zip(span.parts.tolist(), span.probabilities)}
     both = {tuple(p): q for p, q in zip(span.labelled_parts.tolist(), span.labelled_probabilities)}
@@ -183,7 +185,7 @@ def test_the_probability_of_a_whole_tree_is_that_of_all_it_has(nlp: Language) ->
         labels *= both[head, m, label] / arcs[head, m]
     product = span.whole_probability * labels
     assert span.labelled_whole_probability == pytest.approx(product, rel=1e-3)
-    # With bounds that the parser finds it is less probable.
+    # Bounds that the parser finds multiply the probability by their own.
     (found,) = latent(nlp(Doc(nlp.vocab, words=words))).spans
     assert found.decoded.tolist() == span.decoded.tolist()
     assert 0 < found.whole_probability < span.whole_probability
@@ -192,7 +194,7 @@ def test_the_probability_of_a_whole_tree_is_that_of_all_it_has(nlp: Language) ->
 
 def test_bounds_of_sentences_are_as_probable_as_their_starts() -> None:
     doc = Doc(spacy.blank("en").vocab, words=["a", "b", "\n", "c", "d"])
-    # Odds of 3 to 1 for a start at c, and of 1 to 4 against those at b and d.
+    # The odds of a start are 3 to 1 at c, and 1 to 4 at b and at d.
     scores = np.array([-5.0, -np.log(4), 7.0, np.log(3), -np.log(4)])
     found = np.exp(log_of_bounds(doc, scores, [(0, 3), (3, 5)]))
     assert found == pytest.approx([0.8 * 0.75, 0.75 * 0.8])
@@ -242,7 +244,7 @@ def test_starts_that_are_set_stay(nlp: Language) -> None:
     assert len(list(doc.sents)) == 1 and len([t for t in doc if t.dep_ == "ROOT"]) == 1
     doc = nlp(Doc(nlp.vocab, words=words, sent_starts=[None, True, None, None, None]))
     assert [sentence.start for sentence in doc.sents] == [0, 1, 2]
-    # A parse that stood there is written over.
+    # An earlier parse is overwritten.
     again = nlp(doc.copy())
     assert tree_of(again) == tree_of(doc)
 
@@ -287,7 +289,7 @@ def test_sentences_from_scores() -> None:
     doc = Doc(spacy.blank("en").vocab, words=["a", "b", "\n", "c", "d", "e", "f", "g"])
     scores = np.array([-9.0, -3.0, 5.0, 2.0, -1.0, -0.5, -2.0, -4.0])
     assert find_sentences(doc, scores, 100) == [(0, 3), (3, 8)]
-    # Five tokens are too long, and parted where the score is highest in their middle.
+    # A sentence of five tokens is too long, and is split at the highest score near its middle.
     assert find_sentences(doc, scores, 4) == [(0, 3), (3, 5), (5, 8)]
     assert all(end - start == 1 for start, end in find_sentences(doc, scores, 1))
     doc[4].is_sent_start, doc[3].is_sent_start = True, False
@@ -295,7 +297,7 @@ def test_sentences_from_scores() -> None:
 
 
 def test_a_long_doc(nlp: Language) -> None:
-    # A copy, since sourcing takes the component itself, which all other tests share.
+    # A copy, since sourcing would share the component with the other tests.
     made = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
     parser = parser_of(made)
     parser.cfg.update(annotate="map", alternatives=0)
@@ -307,11 +309,11 @@ def test_a_long_doc(nlp: Language) -> None:
     assert all(token.has_head() for token in one)
 
 
-# ---------------------------------------------------------------- what it learns from
+# ---------------------------------------------------------------- training data
 
 
 def gold_of(reference: Doc, words: list[str], *labels: str) -> GoldTrees:
-    """What a doc of these words learns from a reference."""
+    """Return the gold trees for a doc of these words, read from a reference."""
     places = {reference.vocab.strings[label]: i for i, label in enumerate(labels)}
     return read_gold(Example(Doc(reference.vocab, words=words), reference), places, "x", 512)
 
@@ -326,7 +328,7 @@ def tree_loss(structure: Any, heads: list[int], scores: torch.Tensor) -> float:
 
 
 def test_a_partial_tree_counts_as_all_that_agree_with_it() -> None:
-    """Beside a sum over all trees of three tokens, one by one."""
+    """The loss equals an explicit sum over the trees of three tokens."""
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(1, 4, 4, generator=generator)
 
@@ -375,8 +377,8 @@ def test_heads_that_no_tree_has_are_named_once() -> None:
     words = ["two", "roots"]
     reference = Doc(made.vocab, words=words, heads=[0, 1], deps=["ROOT", "ROOT"])
     assert gold_of(reference, words).spans == [(0, 1), (1, 2)]
-    # A partial tree does not tell where its sentences begin: the roots of two of them may hang
-    # anywhere in the one span that there is.
+    # A partial tree does not determine the bounds of sentences. The doc is then one span, and the
+    # heads of its two roots are unknown.
     words = ["two", "of", "roots", "more"]
     deps = ["ROOT", "prep", "ROOT", None]
     reference = Doc(made.vocab, words=words, heads=[0, 0, 2, None], deps=deps)
@@ -394,7 +396,7 @@ def test_of_a_word_with_a_head_that_is_labelled_as_a_root_the_head_is_learned() 
 
 
 def test_partial_trees_teach_what_they_have() -> None:
-    """One head of five is annotated; the others and where sentences start are not learned."""
+    """One head of five is annotated. The other heads and the starts of sentences have no loss."""
     made = pipeline()
     words = "She saw the old dog".split()
     reference = Doc(
@@ -426,7 +428,10 @@ def test_sentence_starts_alone_teach_sentences() -> None:
 
 
 def test_a_sentence_of_the_reference_that_begins_with_white_space() -> None:
-    """spaCy's sentencizer has such; predictions have the start at the word."""
+    """White space at the start of a sentence has no loss; the start is at the first word.
+
+    spaCy's sentencizer makes such sentences.
+    """
     made = pipeline()
     words = ["He", "left", "\n", "She", "left", "\n"]
     starts = [True, False, True, False, False, True]
@@ -443,7 +448,7 @@ def test_a_doc_that_it_parsed_teaches_it_also_with_white_space() -> None:
     doc = made("He \n left")
     assert doc[1].dep_ not in before
     assert made.update([Example(made.make_doc(doc.text), doc)], sgd=optimizer)
-    # Nor is its label taken from the texts.
+    # The label of white space is not collected at initialization either.
     again = pipeline()
     initialized(again, sample=[*parsed(again), Example(again.make_doc(doc.text), doc)])
     assert set(parser_of(again).labels) == set(before)
@@ -493,7 +498,7 @@ def test_labels_may_be_added_and_what_was_learned_stays() -> None:
     assert made("She gave him")[2].dep_ == "iobj"
     again = spacy.blank("en").from_config(made.config).from_bytes(made.to_bytes())
     assert again("She gave him")[2].dep_ == "iobj"
-    # The optimizer has kept moments of smaller arrays.
+    # The optimizer still has moments in the smaller shape of before.
     parser.add_label("vocative")
     learn(made, new, 2, optimizer)
     weight = module_of(parser.model).labeller.weight
@@ -529,7 +534,7 @@ def test_what_there_is_to_learn_is_not_warned_of(given: str) -> None:
 
 
 def test_an_encoder_composes_with_its_trees(nlp: Language) -> None:
-    """``GivenTrees`` over the heads that it wrote, in training and at prediction."""
+    """``GivenTrees`` reads the heads that the parser wrote, in training and in prediction."""
     made = spacy.blank("en")
     made.add_pipe("latent_parser", source=nlp)
     estimator = {"@misc": "spacy-latent.GivenTrees.v1", "trees": "heads"}
@@ -617,7 +622,7 @@ def test_a_dependency_says_what_it_is(nlp: Language) -> None:
     assert all(isinstance(d, Dependency) and d.probability for d in found)
 
 
-# ---------------------------------------------------------------- an encoder started from it
+# ---------------------------------------------------------------- encoders initialized from it
 
 
 def started(path: Path, **model: Any) -> Language:

@@ -113,8 +113,8 @@ def test_missing_labels_of_the_multilabel_component_have_no_loss() -> None:
     found, _ = run(pipe.model, [partial[0].predicted], is_train=True)
     loss, (d_logits, *_) = pipe.get_loss(partial, found)
     assert loss == pytest.approx(np.log(2)) and d_logits.shape == (2, 1, 2)
-    # The gradient of the sample's loss; the greedy structure's loss is in the control variate
-    # alone.
+    # The sample has a gradient. The greedy structure serves the control variate only, so it has
+    # none.
     assert d_logits[0, 0, 0] == -0.5 and d_logits[0, 0, 1] == 0 and not d_logits[1].any()
 
 
@@ -137,7 +137,7 @@ def test_regression_gives_scores_in_its_range() -> None:
     for example in made:
         doc = nlp(example.text)
         assert doc.cats["stars"] == pytest.approx(example.reference.cats["stars"], abs=0.3)
-    # The lowest of the range, alone and beside others.
+    # An empty text gets the lowest score of the range, alone and in a batch.
     assert nlp("").cats["stars"] == next(nlp.pipe(["", "good stuff"])).cats["stars"] == -1.0
     beyond = Example.from_dict(nlp.make_doc("good"), {"cats": {"stars": 4.0}})
     with pytest.raises(LatentError, match=r"4\.0.*score_range"):
@@ -159,7 +159,7 @@ def test_values_of_labels_are_refused_with_text_and_label(name: str, value: Any)
             refuse()
         said = str(raised.value)
         assert f"{name}: the text 'good good film of it' has the label 'A': {value!r}" in said
-        # A value that is no number is in no range.
+        # The message names score_range only if the value is a number outside of it.
         assert ("score_range" in said) == (value == 3.5)
 
 
@@ -188,7 +188,7 @@ def test_inner_steps_move_the_scorer_alone() -> None:
     for steps in (1, 4):
         settings = {"num_samples": 4, "clip": 10.0}
         nlp = trained(pipeline(estimator={**SCORE_FUNCTION, **settings}, temperature=5.0), 1)
-        # The first update gave the output layer weights; before, all structures cost the same.
+        # The output layer starts at zero, so all structures have the same loss before one update.
         fix_random_seed(1)
         model = nlp.get_pipe("latent_textcat").model
         latent = model.layers[1].shims[0].module.latent
@@ -200,7 +200,7 @@ def test_inner_steps_move_the_scorer_alone() -> None:
             torch.from_numpy(model.get_ref("output_layer").get_param("W").copy()),
         )
     assert not torch.equal(after[1][0], after[4][0])
-    # A step moves a weight by about the rate, 0.001.
+    # The tolerance is small: an update moves a weight by about the learning rate, 0.001.
     torch.testing.assert_close(after[1][1:], after[4][1:], rtol=0, atol=1e-5)
 
 
@@ -213,8 +213,7 @@ def test_clipping_stops_an_inner_step(clip: float, moves: bool) -> None:
     found, _, keep = run_and_keep(model, [example.predicted for example in made], is_train=True)
     kept, before = keep(), found.made.log_probs
     torch.testing.assert_close(before[:-1], again(model, kept)[:-1], atol=1e-4, rtol=1e-4)
-    # The probability of the good structures seems to have risen already, and the probability of the
-    # bad ones to have fallen.
+    # Pretend that each probability has already moved in the direction of its advantage.
     advantage = torch.randn_like(before)
     further_step(model, kept, advantage, before + 0.1 * advantage.sign(), clip)
     scorer = model.layers[1].shims[0].module.latent.scorer
@@ -317,7 +316,7 @@ def test_no_docs_no_tokens_and_rehearsal() -> None:
     assert nlp.update(empty, sgd=nlp.resume_training())["latent_textcat"] == 0.0
     losses: dict[str, float] = {}
     nlp.rehearse(examples(nlp), sgd=nlp.resume_training(), losses=losses)
-    # The loss of samples is not exactly zero.
+    # Samples of structures make the loss slightly larger than zero.
     assert 0.0 <= losses["latent_textcat"] < 0.1
 
 
@@ -348,7 +347,7 @@ OVER_WORDS = {
 def test_the_marginal_likelihood_is_the_loss_of_what_is_predicted(
     name: str, estimator: dict[str, Any]
 ) -> None:
-    """Texts with no words and one word, and unknown labels of the multilabel component."""
+    """The loss equals a sum over the structures, also with empty texts and missing labels."""
     nlp = trained(
         pipeline(name, {**estimator, "criterion": "marginal_likelihood"}, **OVER_WORDS), steps=5
     )
@@ -373,7 +372,7 @@ def test_the_marginal_likelihood_is_the_loss_of_what_is_predicted(
             elif truth:
                 of_text = p
             if not several:
-                # The probability of the label is that of the prediction.
+                # The sum over structures gives the predicted probability of the label.
                 index = pipe.labels.index(label)
                 assert float((one.made.weights[:, 0] * p).sum()) == pytest.approx(
                     float(one.scores[0, index]), rel=1e-5
@@ -381,7 +380,7 @@ def test_the_marginal_likelihood_is_the_loss_of_what_is_predicted(
         expected.append(-float((one.made.weights[:, 0] * of_text).sum().log()))
     assert loss == pytest.approx(np.mean(expected), rel=1e-5)
     assert all(gradient.isfinite().all() for gradient in gradients)
-    # The empty text has no part in it.
+    # The empty text has no gradient.
     assert not gradients[0][:, len(DATA)].any()
 
 
@@ -425,7 +424,7 @@ def test_the_root_is_what_is_read(single_root: bool) -> None:
 
 @pytest.mark.parametrize("composer", ["ChildSumTreeLstm", "GraphConvolution"])
 def test_the_root_alone_is_what_it_is_beside_other_reductions(composer: str) -> None:
-    """Roots are then composed without the vectors of the other tokens."""
+    """The vector of the root is the same if only the root is composed."""
     settings = {
         "composer": {"@misc": f"spacy-latent.{composer}.v1"},
         "estimator": {"@misc": "spacy-latent.SparseMAP.v1", "marginalize": True},
@@ -482,14 +481,14 @@ def test_only_arcs_have_a_root() -> None:
 
 
 class OwnObjective(ScoreFunction):
-    """An estimator of an extension from before the extras."""
+    """An estimator of an extension whose ``objective`` takes no extras, as in older versions."""
 
     def objective(self, losses, weights, log_probs, features):  # type: ignore[no-untyped-def,override]
         return super().objective(losses, weights, log_probs, features)
 
 
 class OwnVariate(ControlVariate):
-    """Whose weights are made for a width."""
+    """A control variate that creates its weights when the width is known."""
 
     min_samples = 1
 
@@ -520,7 +519,7 @@ def test_estimators_and_control_variates_of_ones_own() -> None:
 
 @pytest.mark.parametrize("words", ["a b a b", "a c d b"])
 def test_weighted_structures_of_several_sentences_are_refused(words: str) -> None:
-    """Also if all sentences are alike, and so the weights of their structures."""
+    """They are refused even if all sentences, and so the weights of their structures, are equal."""
     nlp = spacy.blank("en")
     model = {
         "@architectures": "spacy-latent.LatentTextClassifier.v1",

@@ -1,6 +1,6 @@
-"""Texts and steps leave nothing behind, so that neither many of them nor long ones fill the memory.
+"""Memory does not grow with the number of predicted texts, or of training steps.
 
-Allocations of torch are not traced, and its tensors are counted instead.
+Python does not trace the allocations of torch, so its tensors are counted instead.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from spacy.tokens import Doc
 from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized, latent_pipeline
 
 TEXTS = ["I like London a lot", "I hate Paris", "Berlin is very grey"]
-# A text leaves some thousands of bytes on a Doc, and the gradients of a step take a hundred
-# thousand. Each of the first steps takes some thousands permanently, after sixty steps about 150.
+# The annotations of a Doc take some thousands of bytes, and the gradients of a step a hundred
+# thousand. Each of the first steps keeps some thousands of bytes, and a step after sixty about 150.
 BYTES_A_TEXT, BYTES_A_STEP = 500, 10_000
 
 
 @pytest.fixture(scope="module")
 def nlp() -> Language:
-    """All components that write structures, a shared encoder among them."""
+    """A pipeline of all components that write structures, with a shared encoder."""
     stored = {"annotate": "probabilities"}
     made = latent_pipeline("textcat", encoder={**stored, "alternatives": 2})
     for name in ("crf_ner", "latent_textcat", "latent_parser", "tree_spancat"):
@@ -42,9 +42,9 @@ def traced() -> Iterator[None]:
 
 
 def living() -> tuple[int, int, int]:
-    """Bytes that Python and NumPy hold, docs, and tensors."""
+    """Return the bytes that Python and NumPy hold, and the numbers of docs and tensors."""
     gc.collect()
-    # No isinstance: it would call what lazy objects stand for.
+    # isinstance would resolve lazy objects, so compare types.
     kinds = [type(one) for one in gc.get_objects()]
     docs = sum(kind is Doc for kind in kinds)
     tensors = sum(issubclass(kind, torch.Tensor) for kind in kinds)
@@ -52,8 +52,9 @@ def living() -> tuple[int, int, int]:
 
 
 def grown(run: Callable[[], Any], rounds: int) -> list[int]:
-    """The growth of each kind from the first two rounds, in which caches and optimizers are filled,
-    to the last.
+    """Return the growth of bytes, docs and tensors over some rounds.
+
+    Two rounds before the first measurement fill the caches and the optimizer.
     """
     for _ in range(2):
         run()
@@ -64,7 +65,7 @@ def grown(run: Callable[[], Any], rounds: int) -> list[int]:
 
 
 def check(found: list[int], most: int) -> None:
-    """most: bytes."""
+    """Check that no docs and tensors are left, and fewer than ``most`` bytes."""
     more_bytes, docs, tensors = found
     assert docs <= 0 and tensors <= 0
     assert more_bytes < most

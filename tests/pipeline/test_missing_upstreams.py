@@ -1,4 +1,4 @@
-"""A listener to a component that is not there is refused where training begins."""
+"""A listener to a missing component is refused at the start of training."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_our_components_see_it_without_any_encoder(name: str) -> None:
 
 
 def test_stock_components_without_any_encoder_are_told_at_the_first_step() -> None:
-    """Nothing of ours is initialized with the pipeline."""
+    """No component of this package is in the pipeline, so no check runs at initialization."""
     nlp = listening("textcat", LISTENER, spacy.blank("en"))
     optimizer = initialized(nlp)
     with pytest.raises(LatentError, match="name") as raised:
@@ -65,7 +65,10 @@ def test_stock_components_without_any_encoder_are_told_at_the_first_step() -> No
 
 
 def test_stock_components_beside_what_is_frozen_are_told_before_training(tmp_path: Path) -> None:
-    """Nothing of ours is initialized with the pipeline, as in ``spacy train``."""
+    """Initialization finds the missing component although this package's components are disabled.
+
+    ``spacy train`` disables frozen components in the same way.
+    """
     source = latent_pipeline()
     source.add_pipe("crf_ner", config={"model": {"tok2vec": LISTENER}})
     initialized(source)
@@ -87,7 +90,7 @@ def test_stock_components_beside_what_is_frozen_are_told_before_training(tmp_pat
         said = str(raised.value)
         assert "tagger listens to 'encoder', and the pipeline has no such component" in said
         assert "(it has: the latent encoder latent_encoder)" in said and "rehearse" not in said
-        # Who does not initialize is told at the first step, by the same sentence.
+        # Without initialization, the first step gives the same message.
         tagger: Any = nlp.get_pipe("tagger")
         with pytest.raises(LatentError, match=r"tagger.*'encoder'"):
             tagger.model.get_ref("tok2vec")([nlp.make_doc("a")], is_train=True)
@@ -111,7 +114,7 @@ def test_who_listens_may_be_added_first_and_the_encoder_be_disabled() -> None:
     nlp = listening("crf_ner", LISTENER, spacy.blank("en"))
     nlp.add_pipe("latent_encoder", config={"model": {"tok2vec": TOK2VEC}}, first=True)
     initialized(nlp)
-    # spacy train initializes like this if other components resume from other pipelines.
+    # spacy train initializes with disabled components if these are sourced from other pipelines.
     with nlp.select_pipes(disable=["latent_encoder"]):
         initialized(nlp)
 
@@ -128,7 +131,10 @@ def test_listeners_of_spacy_are_left_to_it() -> None:
 
 @pytest.mark.parametrize("name", ["crf_ner", "latent_textcat", "latent_parser", "tree_spancat"])
 def test_a_tok2vec_is_no_latent_encoder(name: str) -> None:
-    """It would answer in training alone."""
+    """A tok2vec is refused as the upstream of a listener to a latent encoder.
+
+    It would send its vectors in training, but not in prediction.
+    """
     nlp = spacy.blank("en")
     nlp.add_pipe("tok2vec", config={"model": TOK2VEC})
     listening(name, {**LISTENER, "upstream": "tok2vec"}, nlp)

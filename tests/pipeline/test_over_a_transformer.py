@@ -1,4 +1,4 @@
-"""Components of this package over one transformer that they share, and over an encoder above it."""
+"""Components of this package over a shared transformer, or over an encoder above it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
 }
 STEPS = 80
 ORDERS = [*([name] for name in COMPONENTS), list(COMPONENTS)]
-# All that a sentence has: words, heads, labels, the entity, and spans that nest.
+# Words, heads, labels of arcs, the bounds of an entity, and nested spans of each sentence.
 GOLD = [
     ("i like london", [1, 1, 1], "s ROOT o", (2, 3), [(0, 3), (2, 3)]),
     ("london i hate s", [2, 2, 2, 2], "o s ROOT p", (0, 1), [(0, 1), (1, 4)]),
@@ -63,7 +63,7 @@ def examples(nlp: Language) -> list[Example]:
 
 
 def said(doc: Doc) -> dict[str, Any]:
-    """The annotations that each component writes on a doc."""
+    """Return the annotations that each component writes on a doc."""
     return {
         "crf_ner": [(span.start, span.end) for span in doc.ents],
         "tree_spancat": sorted((span.start, span.end) for span in doc.spans.get("sc", ())),
@@ -94,7 +94,7 @@ def test_they_learn_and_come_back_from_disk(
     first = step(nlp, batch, optimizer)
     for _ in range(STEPS):
         last = step(nlp, batch, optimizer)
-    # All of the transformer but its pooler, which nothing reads.
+    # All weights of the transformer move, except the two of its unused pooler.
     assert len(moved(before, model)) >= len(before) - 2
     assert all(last[name] < first[name] / 2 for name in names)
     texts = [text for text, *_ in GOLD]

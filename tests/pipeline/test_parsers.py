@@ -1,4 +1,4 @@
-"""Parsers that compose, in spaCy pipelines."""
+"""Latent parsers that compose vectors, in spaCy pipelines."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_it_trains_and_its_trees_are_stored(parser: dict[str, Any]) -> None:
     texts = ["I like London a lot", "Berlin is", "Paris", ""]
     for text, doc in zip(texts, nlp.pipe(texts)):
         other = again(text)
-        # spaCy's textcat gives a text without words other scores when it is alone.
+        # The scores of spaCy's textcat for an empty text depend on the other texts of the batch.
         assert not text or other.cats == pytest.approx(doc.cats)
         found, same = doc._.latent["latent_encoder"], other._.latent["latent_encoder"]
         assert found.to_displacy() == same.to_displacy()

@@ -1,5 +1,7 @@
-"""``nlp.pipe(n_process=2)``: what several processes give is what one gives, forked or spawned, and
-forked also where torch has used threads before."""
+"""``nlp.pipe(n_process=2)`` gives the annotations of a single process.
+
+The processes are forked or spawned. The parent has used torch's threads before.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from tests.pipeline.small_pipelines import LISTENER, TOK2VEC, examples, initiali
 
 COMPONENTS = ("crf_ner", "latent_parser", "tree_spancat", "latent_encoder")
 TEXTS = ["I like London a lot", "", "I hate Paris"] * 3
-# One program for both: most of the time goes into imports, in each process that is not forked.
+# One program tests both ways, since most of its time goes into imports.
 PROGRAM = """
 import multiprocessing, sys
 import spacy, srsly, torch
@@ -38,7 +40,7 @@ if __name__ == "__main__":
 
 
 def found(doc: Doc) -> list[Any]:
-    """The annotations of the components, and the process that made them."""
+    """Return the annotations of all components on a doc."""
     return [
         [[span.start, span.end, span.label_] for span in doc.ents],
         [[token.head.i, token.dep_] for token in doc],
@@ -64,7 +66,7 @@ def test_trap_10_processes_give_what_one_gives_after_torch_has_used_threads(tmp_
     nlp = trained()
     nlp.to_disk(tmp_path / "model")
     wanted = [found(doc) for doc in nlp.pipe(TEXTS)]
-    # Else nothing is compared.
+    # Check that there are annotations to compare.
     entities, arcs, spans, latent, heads, category = wanted[0]
     assert entities == [[2, 3, "GPE"]] == spans and arcs[1] == [1, "ROOT"]
     assert min(latent[name] for name in COMPONENTS) >= 1

@@ -61,7 +61,7 @@ SPECTRA = {
 
 
 def held(nlp, words: list[str], others: list[str]) -> tuple[Doc, Doc]:
-    """Docs of both, of which the second is read with the structures that the first has."""
+    """Return docs of both texts. The prediction for the second uses the first one's structure."""
     component = nlp.get_pipe("latent_textcat")
     layer = latent_layer(component.model)
     first = nlp(Doc(nlp.vocab, words=words))
@@ -77,7 +77,7 @@ def held(nlp, words: list[str], others: list[str]) -> tuple[Doc, Doc]:
 
 
 def test_a_factor_graph_chooses_few_contiguous_words() -> None:
-    """SPECTRA: a chain of two tags and a budget."""
+    """SPECTRA, a chain of two tags with a budget, chooses at most two words."""
     nlp = trained_rationale(rationale_pipeline(config={"annotate": "none"}, **SPECTRA), steps=40)
     layer = latent_layer(nlp.get_pipe("latent_textcat").model)  # type: ignore[attr-defined]
     kept, read = [], layer.read
@@ -99,8 +99,10 @@ def test_a_factor_graph_chooses_few_contiguous_words() -> None:
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_no_unchosen_word_changes_the_score(model) -> None:
-    """With the choice held, all other words are changed, and the score is the same to the bit; and
-    it is another where a chosen word is changed."""
+    """The scores depend on the chosen words only, for a fixed choice.
+
+    Changes of all other words leave them equal to the bit. A change of a chosen word does not.
+    """
     nlp = trained_rationale(rationale_pipeline(**model), steps=40)
     words = "it is a very bad film of all".split()
     seen = rationale_words(nlp(Doc(nlp.vocab, words=words)))
@@ -139,7 +141,7 @@ def test_it_learns_and_writes_spans_that_displacy_draws(component: str) -> None:
             doc, style="span", options={"spans_key": "rationale"}, jupyter=False
         )
         assert "rationale" in html
-    # Neighbours are one span.
+    # Adjacent chosen words are one span.
     assert len(nlp("bad bad")[:].doc.spans["rationale"]) == 1
 
 
@@ -242,7 +244,7 @@ def test_forbidden_words_are_never_read(name: str) -> None:
     doc = nlp("this is a good film of it all ...")
     chosen = {token.text for token, seen in zip(doc, rationale_words(doc)) if seen}
     assert chosen <= {"good", "film"}
-    # Nothing to choose: what the linear layer says of nothing.
+    # Without a word that may be chosen, the scores come from the bias of the linear layer.
     nothing = [nlp(text) for text in ("this is of it", ". . .", " ")]
     assert not any(rationale_words(one).any() for one in nothing)
     assert nothing[0].cats == nothing[1].cats == nothing[2].cats
@@ -258,7 +260,7 @@ RELEASED = {
 
 
 def allowed_words(nlp, run) -> set[str]:
-    """The words of DATA's longest text that may be chosen while ``run`` goes on."""
+    """Return the words of DATA's longest text that may be chosen during ``run``."""
     layer = latent_layer(nlp.get_pipe("latent_textcat").model)
     original, kept = layer.read, []
     try:
@@ -283,14 +285,14 @@ def test_candidates_are_released_in_training_and_free_at_prediction() -> None:
         found = []
         for _ in range(updates):
             found.append(allowed_words(nlp, lambda: nlp.update(batch, sgd=optimizer)))
-            # Also in the middle of training.
+            # Predictions may choose all words even in the first stage of training.
             assert allowed_words(nlp, lambda: nlp(longest)) == everything
             assert allowed_words(nlp, lambda: nlp.evaluate(batch)) == everything
         return found
 
     start = nlp.to_bytes()
     assert train(nlp, 4) == [{"bad"}, {"bad"}, everything, everything]
-    # Saved and loaded in the first stage.
+    # The pipeline is saved and loaded in the first stage.
     first = rationale_pipeline(candidates=RELEASED).from_bytes(start)
     assert train(first, 1) == [{"bad"}]
     with pytest.warns(LatentWarning, match=r"1.*AllWords.*ContentWords"):

@@ -1,4 +1,4 @@
-"""``nlp.rehearse``: what it does with each component, and with those that listen to an encoder."""
+"""``nlp.rehearse`` with each component, and with components that listen to an encoder."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def trained(nlp: Language) -> Any:
     optimizer = initialized(nlp)
     learn(nlp, examples(nlp), 2, optimizer)
     nlp.resume_training(sgd=optimizer)
-    # A step away from the teacher; at the teacher the gradient is 0.
+    # The gradient is 0 as long as the weights equal the teacher's, so take a step.
     nlp.update(examples(nlp), sgd=optimizer)
     return optimizer
 
@@ -75,7 +75,7 @@ def test_who_listens_rehearses_where_the_encoder_has_run(name: str) -> None:
     before = weights(nlp, name), weights(nlp, "latent_encoder")
     assert nlp.rehearse(batch, sgd=optimizer)[name] > 0
     assert weights(nlp, name) != before[0] and weights(nlp, "latent_encoder") == before[1]
-    # Neither the error nor the rehearsal stands in the way of training.
+    # Training still works after the error and the rehearsal.
     losses = nlp.update(examples(nlp), sgd=optimizer)
     assert losses["latent_encoder"] > 0
 

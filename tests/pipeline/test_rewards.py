@@ -1,5 +1,4 @@
-"""Rewards of structures beside the loss of a task: their values, their gradient, and that they are
-learned."""
+"""Rewards of structures in addition to the loss of a task: values, gradients and training."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from spacy_latent.estimators.control_variates import LeaveOneOut, SelfCritical
 from spacy_latent.estimators.rewarded_score_function import RewardedScoreFunction
 from spacy_latent.estimators.rewards import GoldAgreement, Reward, ShortArcs
 from spacy_latent.estimators.score_function import ScoreFunction
-from spacy_latent.models import supervision  # noqa: F401, for what is known of heads in part
+from spacy_latent.models import supervision  # noqa: F401, which registers partial heads
 from spacy_latent.models.latent_text_classifier import run
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.k_of_n import KOfN
@@ -37,7 +36,7 @@ TEXTS = [
 
 
 def trees(*heads: list[int]) -> Tensor:
-    """``(K, 1, n+1, n+1)``."""
+    """Return the arcs of K trees with ``n`` tokens, of shape ``(K, 1, n+1, n+1)``."""
     made = [SpanningTree().encode(np.array(one), len(one)) for one in heads]
     return torch.as_tensor(np.stack(made))[:, None].double()
 
@@ -56,10 +55,10 @@ def test_agreement_with_gold_by_hand() -> None:
         return values[:, 0].tolist()  # type: ignore[no-any-return]
 
     assert found(0, 1, 2) == pytest.approx([1.0, 1 / 3])
-    # The head of the first token is not known.
+    # The head of the first token is unknown, so it does not count.
     assert found(-1, 1, 1) == pytest.approx([0.5, 0.0])
     assert GoldAgreement()(structure, z, lengths, [None]).tolist() == [[0.0], [0.0]]
-    # F1 of sets, also of different sizes: 2 · 1 / (2 + 3).
+    # The agreement of sets is F1, here 2 · 1 / (2 + 3).
     items = torch.tensor([[[0.0, 1.0, 1.0, 0.0]]])
     value = GoldAgreement()(KOfN(2), items, torch.tensor([4]), [np.array([0, 2, 3])])
     assert value.item() == pytest.approx(0.4)
@@ -78,7 +77,7 @@ def test_samples_are_judged_by_loss_and_reward_and_others_learn_from_the_loss() 
     assert log_probs.grad is not None and losses.grad is not None
     torch.testing.assert_close(log_probs.grad, expected / 3)
     torch.testing.assert_close(losses.grad, weights)
-    # The best structure gets its reward, too, if it is the control variate.
+    # The best structure, as the control variate, also has its reward.
     greedy = RewardedScoreFunction(ShortArcs(), 0.5, 0.0, 2, SelfCritical())
     objective = greedy.objective(losses, weights, log_probs, features, rewards)
     (gradient,) = torch.autograd.grad(objective.sum(), log_probs)
@@ -102,7 +101,7 @@ def test_without_a_reward_it_is_the_score_function() -> None:
 
 
 class EarlyItems(Reward):
-    """The reward of docs/estimators.md."""
+    """The reward that docs/estimators.md defines as an example."""
 
     parts = "items"
 
@@ -172,7 +171,7 @@ def examples(nlp: Language) -> list[Example]:
 
 
 def learned(nlp: Language, sample: list[Example], steps: int) -> list[float]:
-    """The mean reward at each step."""
+    """Train, and return the mean reward at each step."""
     optimizer = nlp.initialize(lambda: sample)
     optimizer.learn_rate = 0.003
     return [nlp.update(sample, sgd=optimizer)["latent_textcat_reward"] for _ in range(steps)]
@@ -187,7 +186,7 @@ def test_trees_are_learned_from_the_reward_alone_and_labels_from_the_loss() -> N
         doc = nlp(text)
         assert doc.cats[label] > 0.8
         assert doc._.latent["latent_textcat"].heads.tolist() == heads
-        # Gold was read from references alone.
+        # Gold comes from the references: the predicted docs have no heads.
         assert not example.predicted.has_annotation("HEAD")
 
 

@@ -1,4 +1,4 @@
-"""Scores that training is judged by, and that no component gives."""
+"""Warnings about weighted scores that no component of the pipeline computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that would be judged as if they were labels."""
+"""Warnings about scores in a range that a scorer would evaluate as labels."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pipeline(**settings: Any) -> Language:
 
 
 def initialized(nlp: Language) -> list[str]:
-    """Warnings of the initialization."""
+    """Initialize the pipeline, and return its warnings of this kind."""
     cats = {"cats": {"stars": 1.0}}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -72,7 +72,7 @@ def test_weights_of_labels_are_told() -> None:
     assert (finding.level, finding.code) == ("warning", "range-weights")
     assert "cats_score = 1, a score of labels, which its scorer does not give" in finding.text
     assert initialized(nlp) == []
-    # Another classifier gives it.
+    # Another classifier computes cats_score.
     nlp.add_pipe("textcat")
     assert about_score_ranges(nlp) == []
 

@@ -1,4 +1,4 @@
-"""Learning from sentences without heads in latent_parser."""
+"""Training of ``latent_parser`` on sentences without heads."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def model_of(nlp: Language) -> Any:
 
 
 def weights(nlp: Language) -> dict[str, np.ndarray]:
-    """Weights of the component's torch module, and of its embedder."""
+    """Return the weights of the component's torch module, and of its embedder."""
     found = {
         name: value.numpy().copy() for name, value in module_of(model_of(nlp)).state_dict().items()
     }
@@ -60,7 +60,7 @@ def weights(nlp: Language) -> dict[str, np.ndarray]:
 
 
 def moved(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[str]:
-    """The first part of the names of those that are other than they were."""
+    """Return the first part of the names of the changed weights."""
     return {name.split(".")[0] for name in after if not np.array_equal(before[name], after[name])}
 
 
@@ -93,7 +93,7 @@ def test_sentences_without_heads_teach_trees_and_no_labels_or_starts(kind: str) 
     assert moved(before, weights(nlp)) == {"embedder", "evidence", "scorer"}
     assert lost[-1] < 0.9 * lost[0]
     assert losses["latent_parser"] == pytest.approx(0.5 * lost[-1], rel=1e-5)
-    # Words of the training docs are more frequent from the start.
+    # The initial biases follow the frequencies of the words in the training docs.
     assert np.ptp(before["evidence.decoder.output.bias"]) > 1.0
 
 
@@ -109,7 +109,7 @@ def test_without_the_block_sentences_without_heads_teach_nothing() -> None:
 
 @each_kind
 def test_the_block_draws_no_weight_of_the_others_and_predictions_do_not_read_it(kind: str) -> None:
-    """To the byte."""
+    """The other weights and the annotated doc are the same to the byte with and without it."""
     found = []
     for evidence in (None, KINDS[kind]):
         fix_random_seed(0)
@@ -125,7 +125,7 @@ def test_the_block_draws_no_weight_of_the_others_and_predictions_do_not_read_it(
 
 @each_kind
 def test_the_weights_say_how_much_words_count(kind: str) -> None:
-    """With none it is as without the block: the same heads teach the same, to rounding."""
+    """Weights of 0 give the same training as without the block, except for rounding."""
     results = []
     for evidence in (None, {**KINDS[kind], "unlabelled_weight": 0.0, "labelled_weight": 0.0}):
         nlp = made(evidence)
@@ -174,13 +174,13 @@ def test_it_is_saved_and_predicts_in_several_ways(kind: str, tmp_path) -> None:
     for again in (loaded, pickle.loads(pickle.dumps(nlp))):
         docs = [again(text), *again.pipe([text, "dog", text])]
         assert all([t.head.i for t in doc] == parse for doc in (docs[0], docs[1], docs[3]))
-    # It learns on.
+    # The loaded pipeline can be trained further.
     losses = loaded.update([*parsed(nlp), *unlabelled(nlp)], sgd=optimizer)
     assert losses[f"latent_parser_{kind}"] > 0
 
 
 def test_sentences_are_those_of_the_predicted_doc_or_the_whole_doc_is_one() -> None:
-    # An embedder that sees no neighbours, so that nothing else crosses from one to the other.
+    # The embedder has no context, so sentences cannot influence each other through their vectors.
     embed = {
         "@architectures": "spacy.MultiHashEmbed.v2",
         "width": 16,
@@ -202,7 +202,10 @@ def test_sentences_are_those_of_the_predicted_doc_or_the_whole_doc_is_one() -> N
 
 
 def test_a_doc_in_part_with_heads() -> None:
-    """The sentence with heads counts by one weight and that without by the other."""
+    """A sentence with heads has the weight of labelled ones, and one without has the other weight.
+
+    Here the labelled weight is 0, so the evidence of the first sentence is not in the loss.
+    """
     nlp = made({**AUTOENCODER, "labelled_weight": 0.0})
     initialized(nlp, sample=parsed(nlp))
     words = ["She", "left", "He", "saw", "him"]

@@ -1,4 +1,4 @@
-"""Encoders that listen: to a tok2vec, to a transformer, to another encoder, beside others."""
+"""Encoders that share a tok2vec, a transformer or another encoder with other listeners."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from tests.pipeline.small_pipelines import (
 
 Gradients = dict[str, list[np.ndarray]]
 TO_TOK2VEC = {"@architectures": "spacy.Tok2VecListener.v1", "width": WIDTH, "upstream": "tok2vec"}
-# Eight of twelve components listen to the shared one: three before the first encoder, the two
-# encoders, and three among and after them. The second encoder listens to the first as well, and the
-# last component is one that may be frozen without harm to the others.
+# Name, factory and upstream. Eight of the thirteen components listen to the shared one: three
+# before the first encoder, both encoders, and three others. The second encoder also listens to the
+# first. No component depends on the last one, so tests can freeze it.
 ORDER = [
     ("tagger", "tagger", "shared"),
     ("textcat", "textcat", "shared"),
@@ -58,7 +58,7 @@ SHARED_LISTENERS = [name for name, _, upstream in ORDER if upstream in ("shared"
 @pytest.fixture(scope="module")
 def transformer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("transformer")
-    # training.dropout does not reach it.
+    # spaCy's dropout rate does not apply inside of the transformer, so switch its own off.
     save_small_transformer(path, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     return path
 
@@ -94,7 +94,7 @@ def shared_pipeline(kind: str, path: Path | None = None, order: Iterable = ORDER
 
 
 def after_some_steps(nlp: Language, steps: int = 3) -> Language:
-    """The first gradients below layers that start at zero are zero."""
+    """Train some steps. The first gradients are zero below layers that start at zero."""
     optimizer = initialized(nlp)
     for _ in range(steps):
         step(nlp, examples(nlp), optimizer)
@@ -106,7 +106,7 @@ def copied(nlp: Language) -> Language:
 
 
 class Recorder:
-    """An optimizer that notes the gradients and leaves the weights alone."""
+    """An optimizer that records the gradients and does not change the weights."""
 
     averages = None
 
@@ -129,7 +129,7 @@ class Recorder:
 
 
 def names_of_weights(nlp: Language) -> dict[Any, str]:
-    """The pipe that each weight is of, by the key that optimizers are given."""
+    """Return the name of the pipe of each weight. Keys are those that optimizers get."""
     found = {}
     for name, pipe in nlp.pipeline:
         for node in pipe.model.walk():  # type: ignore[attr-defined]
@@ -141,11 +141,12 @@ def names_of_weights(nlp: Language) -> dict[Any, str]:
 
 
 def gradients_of(nlp: Language, batches: list[list[Example]], **options: Any) -> Gradients:
-    """Return gradients made as in ``spacy train``: updates of all parts, then ``finish_update`` of
-    each pipe.
+    """Return the gradients that ``spacy train`` computes from parts of a batch.
+
+    It updates with all parts, and then calls ``finish_update`` of each pipe.
     """
     recorder = Recorder()
-    fix_random_seed(0)  # Parsers learn from cuts of the text.
+    fix_random_seed(0)  # spaCy's parsers train on random cuts of a text.
     for batch in batches:
         nlp.update(batch, sgd=False, **options)  # type: ignore[arg-type]
     found = {}
@@ -159,7 +160,10 @@ def gradients_of(nlp: Language, batches: list[list[Example]], **options: Any) ->
 def gradients_in_one_graph(
     nlp: Language, batches: list[list[Example]], exclude: Iterable[str] = ()
 ) -> Gradients:
-    """Forward once through all components, then backward once, with the sum of what arrived."""
+    """Return reference gradients, from one forward and one backward pass over all components.
+
+    The backward pass of an upstream component gets the sum of its listeners' gradients.
+    """
     pipes: list[tuple[str, Any]] = [
         (name, pipe) for name, pipe in nlp.pipeline if name not in exclude
     ]
@@ -211,7 +215,7 @@ def assert_the_same(found: Gradients, expected: Gradients) -> None:
         assert len(found[name]) == len(expected[name]) > 0
         assert any(np.abs(one).max() > 1e-6 for one in expected[name]), name
         for one, other in zip(found[name], expected[name]):
-            # The last digits of a sum in another order differ, relative to the size of the terms.
+            # Another order of the summands changes the last digits, in proportion to their size.
             scale = float(np.abs(other).max())
             assert one == pytest.approx(other, rel=1e-3, abs=1e-4 * scale + 1e-6), name
 
@@ -221,7 +225,7 @@ Pair = tuple[Language, Language]
 
 @pytest.fixture(scope="module", params=["tok2vec", "transformer"])
 def pair(request: pytest.FixtureRequest) -> Pair:
-    """A pipeline and its copy, for the graph to compare with."""
+    """A pipeline, and its copy for the reference gradients."""
     path = None
     if request.param == "transformer":
         path = request.getfixturevalue("transformer")
@@ -230,7 +234,7 @@ def pair(request: pytest.FixtureRequest) -> Pair:
 
 
 def parts_of(nlp: Language, count: int) -> list[list[Example]]:
-    """The parts that spaCy makes of a batch to accumulate gradients."""
+    """Return the parts into which spaCy divides a batch to accumulate gradients."""
     return [part for part in subdivide_batch(examples(nlp), count) if part]
 
 
@@ -304,7 +308,7 @@ def test_nlp_update_with_an_optimizer_is_one_step_late_and_complete(pair: Pair) 
                 assert_the_same({name: found}, {name: expected[name]})
             else:
                 assert all(not one.any() for one in found)
-    # Remove the gradients of the last update, for the tests that use the pipeline after this one.
+    # Clear the gradients of the last update for later tests with the same pipeline.
     gradients_of(nlp, [])
 
 
@@ -345,7 +349,7 @@ def test_a_copy_of_an_encoder_listens_as_the_encoder_does(
     config["components"]["tagger"]["replace_listeners"] = ["model.tok2vec"]
     other = spacy.util.load_model_from_config(config, auto_fill=True)
     assert scores(other) == pytest.approx(expected)
-    # It trains what is shared, without the encoder.
+    # The tagger trains the shared component without the encoder.
     upstream: Any = other.pipeline[0][1]
     assert upstream.listening_components == ["latent_encoder", "tagger"]
     found = gradients_of(other, parts_of(other, 1), exclude=["latent_encoder"])
@@ -365,7 +369,7 @@ def test_the_shared_component_gets_its_method_back(pair: Pair) -> None:
     assert not same()
     upstream.finish_update(Recorder())
     assert same()
-    # Bytes bring other weights, and drop the batch of these.
+    # Loading replaces the weights, so the pending batch is dropped.
     nlp.update(examples(nlp), sgd=False)  # type: ignore[arg-type]
     for name in ("latent_encoder", "second_encoder"):
         encoder: Any = nlp.get_pipe(name)
@@ -385,7 +389,7 @@ def test_a_pipeline_is_pickled_between_update_and_finish_update() -> None:
 
 
 def test_a_component_of_another_kind_is_named_in_a_warning() -> None:
-    """It gives no way to hold back its backward pass."""
+    """The warning names a component whose backward pass cannot be deferred."""
     order = [("latent_encoder", "latent_encoder", "shared"), ("tagger", "tagger", "latent_encoder")]
     nlp = after_some_steps(shared_pipeline("tok2vec", order=order))
     upstream: Any = nlp.get_pipe("tok2vec")
@@ -403,7 +407,7 @@ def test_a_component_of_another_kind_is_named_in_a_warning() -> None:
 
 
 def test_so_is_one_whose_listeners_are_of_another_kind() -> None:
-    """Listeners like the ones of curated transformers, which keep the name in their attributes."""
+    """Listeners of curated transformers store the name of their upstream in their attributes."""
     nlp = shared_pipeline("tok2vec", order=[("latent_encoder", "latent_encoder", "shared")])
     initialized(nlp)
     encoder: Any = nlp.get_pipe("latent_encoder")

@@ -1,8 +1,7 @@
 """Latent components added to a trained pipeline, whose own components stay unchanged.
 
-With the configs of docs/pipelines.md and docs/crf_ner.md, on a small pipeline that is trained here,
-and on a real one if there is one: ``en_core_web_sm`` if it is installed, or what
-SPACY_LATENT_PIPELINE names.
+The configs are from docs/pipelines.md and docs/crf_ner.md. The trained pipeline is a small one made
+here, and a real one if available: SPACY_LATENT_PIPELINE, or an installed ``en_core_web_sm``.
 """
 
 from __future__ import annotations
@@ -72,8 +71,7 @@ annotating_components = ["parser"]
 
 
 def configs_of_the_page() -> dict[str, Config]:
-    """The config over a frozen tok2vec; what it is merged with for one that learns, and for an
-    embedder of the encoder's own."""
+    """Return configs with a frozen tok2vec, a trained one, and the encoder's own embedder."""
     page = pages.ROOT / "docs" / "pipelines.md"
     frozen, shared = [
         Config().from_str(pages.with_parents(block.code))
@@ -88,7 +86,7 @@ def configs_of_the_page() -> dict[str, Config]:
 
 
 def small_pipeline() -> Language:
-    """Trained, and with the same components as the real one."""
+    """Train a small pipeline with the same components as the real one."""
     nlp = spacy.blank("en")
     nlp.add_pipe("tok2vec", config={"model": {**TOK2VEC, "width": 96}})
     shared = {"@architectures": "spacy.Tok2VecListener.v1", "width": 96, "upstream": "tok2vec"}
@@ -121,7 +119,7 @@ def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def trained_beside(source: str, config: Config, path: Path) -> Language:
-    """After ``spacy init fill-config`` and ``spacy train``, loaded from where that saved it."""
+    """Fill the config, train the new components as ``spacy train`` does, and load the result."""
     blank = spacy.blank("en")
     DocBin(docs=[example.reference for example in examples(blank)]).to_disk(path / "all.spacy")
     around = Config().from_str(pages.with_parents(AROUND.format(corpus=path / "all.spacy")))
@@ -136,7 +134,7 @@ def trained_beside(source: str, config: Config, path: Path) -> Language:
 
 
 def stored(doc: Doc, *left_out: str) -> bytes:
-    """All of a doc but what the new components write."""
+    """Return a doc as bytes, without the annotations of the new components."""
     return doc.to_bytes(exclude=["cats", "user_data", *left_out])
 
 
@@ -155,13 +153,13 @@ def test_what_was_trained_before_is_unchanged_to_the_byte(
     source: str, kind: str, tmp_path: Path
 ) -> None:
     nlp, before = trained_beside(source, configs_of_the_page()[kind], tmp_path), spacy.load(source)
-    # The vectors of a tok2vec that learns are written to the doc by itself.
+    # A tok2vec writes its vectors to doc.tensor, so training it changes them.
     left_out = ["tensor"] if kind == "shared" else []
     seen: list[Any] = []
     for old, new in zip(before.pipe(TEXTS), nlp.pipe(TEXTS)):
         assert stored(new, *left_out) == stored(old, *left_out)
         assert len(new.cats) == 2
-        # A tree for each sentence of the parser's.
+        # There is one tree for each sentence of the parser.
         spans = new._.latent["latent_encoder"].spans
         assert [(one.start, one.end) for one in spans] == [(s.start, s.end) for s in new.sents]
         assert np.array_equal(old.tensor, new.tensor) == (kind != "shared")
@@ -169,7 +167,7 @@ def test_what_was_trained_before_is_unchanged_to_the_byte(
     assert len(set(seen)) > 1
 
 
-# The page's Python runs on the small one.
+# The small pipeline is left out, since the test of the page's Python code uses it.
 @pytest.mark.parametrize("source", ["real"], indirect=True)
 def test_entities_beside_those_of_a_trained_pipeline(source: str, tmp_path: Path) -> None:
     page = pages.ROOT / "docs" / "crf_ner.md"
@@ -184,7 +182,7 @@ def test_entities_beside_those_of_a_trained_pipeline(source: str, tmp_path: Path
         assert [(t.tag, t.dep, t.lemma) for t in new] == [(t.tag, t.dep, t.lemma) for t in old]
         assert np.array_equal(old.tensor, new.tensor)
         found = {(e.start, e.end): e.probability for e in new._.latent["crf_ner"].entities()}
-        # It comes before the other, which goes around what it found.
+        # crf_ner comes before ner, which keeps the entities that it found.
         assert [ent._.confidence for ent in new.ents] == [
             found.get((ent.start, ent.end)) for ent in new.ents
         ]

@@ -29,7 +29,7 @@ from tests.pipeline.small_pipelines import (
 
 
 def assert_it_trains(nlp, names, owner, steps=12):
-    """Losses fall, and the scorer's weights move in the second step."""
+    """Train, and assert that losses fall and the scorer's weights move in the second step."""
     batch = examples(nlp)
     optimizer = initialized(nlp)
     first = step(nlp, batch, optimizer)
@@ -123,7 +123,7 @@ def test_over_a_transformer(tmp_path):
 
 
 def test_inline_over_a_tok2vec_listener():
-    """The latent layer of one component over a tok2vec that others share."""
+    """A latent layer of one component can be over a tok2vec that other components share."""
     nlp = spacy.blank("en")
     nlp.add_pipe("tok2vec", config={"model": TOK2VEC})
     shared = {"@architectures": "spacy.Tok2VecListener.v1", "width": WIDTH, "upstream": "tok2vec"}

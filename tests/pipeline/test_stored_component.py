@@ -1,6 +1,4 @@
-"""Saved components: settings come from the config after training, and learnt values are
-restored.
-"""
+"""Saved components: loading takes settings from the config, and restores learned values."""
 
 from __future__ import annotations
 
@@ -28,7 +26,8 @@ from tests.pipeline.small_pipelines import (
 )
 
 MODEL: dict[str, Any] = {"tok2vec": TOK2VEC}
-# Settings of each component to change after training; srsly reads 0.3 as 0.30000000000000004.
+# Settings to change after training. Their values are exact in JSON: srsly reads 0.3 as
+# 0.30000000000000004.
 CHANGED: dict[str, dict[str, Any]] = {
     "crf_ner": {"annotate": "probabilities", "threshold": 0.25, "loss": "quadratic"},
     "latent_encoder": {"annotate": "none", "threshold": 0.25, "supervision": 1.5},
@@ -89,7 +88,7 @@ def test_load_takes_settings(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bound", [True, False])
 def test_load_takes_bounds_of_the_model_too(bound: bool, tmp_path: Path) -> None:
-    """Thinc saves them with the weights."""
+    """Bounds come from the config, although Thinc saves them with the weights."""
     nlp = spacy.blank("en")
     before, after = (None, 1) if bound else (1, None)
     nlp.add_pipe("latent_parser", config={"model": {**MODEL, "max_length": before or 512}})
@@ -126,7 +125,7 @@ def test_load_takes_a_temperature_and_leaves_a_schedule_where_it_was(tmp_path: P
         path = "components.latent_encoder.model.temperature"
         if temperature == 1.0:
             hot = heights(spacy.load(tmp_path, config={path: 1000.0}))
-            # Nearly all trees of three words are as likely.
+            # At this temperature all trees of three words have nearly the same probability.
             assert max(hot) - min(hot) < 0.5 * (max(kept) - min(kept))
 
 
@@ -160,7 +159,7 @@ def test_what_was_changed_in_python_to_what_cannot_be_is_not_saved(
     name: str, key: str, components: dict[str, Any]
 ) -> None:
     component = components[name]
-    # The threshold of categories is spaCy's, which refuses no number.
+    # The threshold of text classifiers is a setting of spaCy, which accepts any number.
     if key not in component.cfg or (key == "threshold" and "textcat" in name):
         return
     before = component.cfg[key]
@@ -234,7 +233,7 @@ def test_an_incomplete_directory_says_so(name: str, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Directories of saved pipelines by the name of the component, to be copied."""
+    """Directories of saved pipelines, by the name of the component. Tests copy them."""
     found = {name: tmp_path_factory.mktemp(name) for name in LABELLED}
     for name, path in found.items():
         pipeline(name).to_disk(path)

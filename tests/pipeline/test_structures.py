@@ -1,4 +1,4 @@
-"""Structures that are not trees, in a latent_encoder: training, prediction, storage."""
+"""Structures other than trees in a ``latent_encoder``: training, prediction, storage."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_heads_of_what_is_no_tree_are_refused_before_training() -> None:
 
 
 def test_the_right_word_is_found() -> None:
-    """One word of each text decides; the classifier sees one, and learns which."""
+    """The encoder learns to choose the one word that determines the label of a text."""
     config = encoder(("KOfN", "ItemScorer", "SparseMAP", "Selection"))
     config["model"].update(residual=False)
     config["model"]["structure"]["k"] = 1

@@ -1,4 +1,4 @@
-"""Learning from gold structures, where references have them."""
+"""Training on gold structures of the references."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def with_brackets(sample: list[Example]) -> list[Example]:
 
 
 def chains(sample: list[Example]) -> list[Example]:
-    """The same texts, each word with the one before it as its head."""
+    """Return the same texts, with the previous word as the head of each word."""
     made = []
     for example in sample:
         n = len(example.reference)
@@ -105,7 +105,7 @@ def test_heads_are_learned_without_any_listener(loss: str) -> None:
     optimizer = Adam(0.01)
     losses = [step(nlp, sample, optimizer) for _ in range(60)]
     assert losses[-1]["latent_encoder_supervision"] < 0.1 * losses[0]["latent_encoder_supervision"]
-    # spaCy's logger shows this value.
+    # spaCy's logger shows the loss with the component's name.
     assert losses[-1]["latent_encoder"] == losses[-1]["latent_encoder_supervision"]
     for example in sample:
         found = nlp(example.reference.text)._.latent["latent_encoder"].heads
@@ -113,7 +113,7 @@ def test_heads_are_learned_without_any_listener(loss: str) -> None:
 
 
 class OnlyBest(SpanningTree):
-    """Spanning trees of which nothing is known but the best one."""
+    """Spanning trees without any operation except MAP."""
 
     tractable = frozenset()
 
@@ -124,7 +124,7 @@ def only_best(single_root: bool = True) -> OnlyBest:
 
 
 def test_heads_are_learned_by_the_best_tree_under_noise() -> None:
-    """The perturbed loss does not end at 0, but the heads are found; and training repeats."""
+    """The heads are learned although the perturbed loss stays above 0. Training is reproducible."""
     model = {
         "tok2vec": TOK2VEC,
         "structure": {"@misc": "tests.OnlyBest.v1"},
@@ -152,7 +152,7 @@ def test_heads_are_learned_by_the_best_tree_under_noise() -> None:
 def test_given_transitions_are_learned_beside_a_classifier(
     model: dict[str, Any], teacher_forcing: bool
 ) -> None:
-    """SPINN (Bowman et al. 2016), with transitions as far as references have them."""
+    """The model of SPINN (Bowman et al. 2016) learns the gold transitions and the labels."""
     nlp = pipeline(model, "textcat", teacher_forcing=teacher_forcing)
     sample = with_brackets(examples(nlp))
     initialized(nlp, sample=sample)
@@ -167,7 +167,10 @@ def test_given_transitions_are_learned_beside_a_classifier(
 
 
 def test_beside_listeners_that_come_late_or_never() -> None:
-    """nlp.update finishes the encoder's update before its listeners have run."""
+    """Supervision works with late gradients of listeners, and with none.
+
+    ``nlp.update`` finishes the update of the encoder before its listeners run.
+    """
     nlp = pipeline({"tok2vec": TOK2VEC}, "textcat")
     sample = examples(nlp)
     optimizer = initialized(nlp, sample=sample)
@@ -175,7 +178,7 @@ def test_beside_listeners_that_come_late_or_never() -> None:
     losses = learn(nlp, sample, 60, optimizer)
     for name in ("textcat", "latent_encoder_supervision"):
         assert losses[name] < 0.5 * first[name]
-    # Other trees, so that much is left to learn when no listener comes any more.
+    # Other trees, so that much is left to learn without the listener.
     other = chains(sample)
     unlike = [
         step(nlp, other, optimizer, exclude=["textcat"])["latent_encoder_supervision"]
@@ -219,13 +222,13 @@ def test_heads_count_as_far_as_they_are_known() -> None:
     partly = Example.from_dict(nlp.make_doc("I like big trees"), known)
     assert gold(partly, (0, 4)) == [[2, 0, -1, 2]]
     assert gold(partly, (0, 2), (2, 4)) == [[2, 0], None]
-    # "don't" is two tokens there. The heads of its modifiers are not known, all others are.
+    # "don't" is two tokens in the reference. The heads of its modifiers are unknown.
     heads, deps = [3, 3, 1, 3, 3], ["s", "a", "n", "ROOT", "o"]
     words, spaces = ["We", "do", "n't", "like", "trees"], [True, False, True, True, False]
     reference = Doc(nlp.vocab, words=words, spaces=spaces, heads=heads, deps=deps)
     other = Example(Doc(nlp.vocab, words=["We", "don't", "like", "trees"]), reference)
     assert gold(other, (0, 4), (2, 4)) == [[3, -1, 0, 3], [0, 1]]
-    # The number of tokens is the same, but the tokens are others.
+    # Both docs have five tokens, with different boundaries.
     shifted = Example(
         Doc(nlp.vocab, words=["We", "don't", "like", "tre", "es"], spaces=[1, 1, 1, 0, 0]),
         reference,
@@ -255,7 +258,7 @@ def test_the_loss_has_to_fit_the_set_of_each_stage() -> None:
 
 @pytest.mark.parametrize("loss", ["crf", "sparsemap", "perceptron", "perturbed"])
 def test_heads_that_are_known_in_part(loss: str) -> None:
-    """The loss is the loss of all trees that agree with the known heads, by listing them."""
+    """The loss equals the value that a list of all trees with the known heads gives."""
     torch.manual_seed(0)
     structure = SpanningTree(single_root=True)
     builder = build_biaffine_scorer_v1(hidden_width=4)
@@ -270,7 +273,7 @@ def test_heads_that_are_known_in_part(loss: str) -> None:
     torch.manual_seed(3)
     given, again, value, tokens = supervise(supervision, layer, members, vectors, lengths, None)
     assert torch.equal(again, scores)
-    # A cycle agrees with no tree.
+    # One reference has a cycle, which is in no tree.
     assert supervision.left_out == 1 and tokens == 2 + 3
     trees = np.array(list(dependency_trees(3, single_root=True)))
     totals = [
@@ -353,7 +356,7 @@ def test_the_loss_and_what_is_composed() -> None:
     fix_random_seed(0)
     run(model, docs, is_train=True, supervision=supervision)
     z = torch.as_tensor(layer.structure.encode(gold, 4))
-    # All the beam of the longer text is the gold tree.
+    # Each structure in the beam of the longer text is the gold tree.
     assert composed and all(torch.equal(one, z) for one in composed)
     rows = torch.as_tensor(model.get_ref("embedder").predict(docs)[1])[None]
     lengths = torch.tensor([4])
@@ -372,7 +375,7 @@ def test_references_that_say_nothing_or_what_cannot_be() -> None:
     other.reference.cats = {"good": 1.0, "bad": 0.0}
     optimizer = initialized(nlp, sample=sample)
     assert step(nlp, [bare, other], optimizer)["latent_encoder_supervision"] == 0.0
-    # In all of the sample some head comes later.
+    # Each text of the sample has a head after its modifier, which this structure forbids.
     with pytest.warns(LatentWarning, match="SpanningTree"):
         losses = step(nlp, [*sample, bare, other], optimizer)
     assert losses["latent_encoder_supervision"] == 0.0 and losses["textcat"] > 0

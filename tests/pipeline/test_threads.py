@@ -1,4 +1,4 @@
-"""The same config and seed give the same weights on any number of threads."""
+"""The same config and seed give the same weights with any number of threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configs over a transformer train, each over a small one with random weights."""
+"""Training of the configs over a transformer, with a small one that has random weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SENTENCES = [("I like London", "I hate London"), ("I hate Paris", "I hate Paris 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A transformer, docs with all kinds of annotation, and pairs."""
+    """A directory with a transformer, docs with all kinds of annotation, and pairs of texts."""
     path = tmp_path_factory.mktemp("files")
     (path / "encoder").mkdir()
     save_small_transformer(path / "encoder")
@@ -74,7 +74,7 @@ def encoder_weights(nlp: Language) -> list[np.ndarray]:
 
 
 def baseline_of(path: Path) -> Path:
-    """The same without the structure."""
+    """Return the path of the config for the same task without a structure."""
     task, _, _ = path.stem.partition("_transformer")
     return recipe(f"{task}_transformer_baseline")
 
@@ -93,7 +93,7 @@ def test_the_config_trains_the_encoder(path: Path, files: Path) -> None:
     assert not [one.text for one in find_traps(nlp) if one.level != "note"]
     (reader,) = resolve_dot_names(nlp.config.interpolate(), ["corpora.train"])
     before, optimizer = encoder_weights(nlp), Adam(0.001)
-    # The first gradient below layers that start at zero is zero.
+    # The first gradient is zero below layers that start at zero.
     for _ in range(2):
         step(nlp, list(reader(nlp)), optimizer)
     after = encoder_weights(nlp)

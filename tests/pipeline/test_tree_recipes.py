@@ -1,4 +1,4 @@
-"""Supervised and latent trees under other components: fixed, shared, and trained through SPIGOT."""
+"""Supervised and latent trees below other components, frozen, shared or trained by SPIGOT."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def gold_heads(sample: list[Example]) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pipeline with nothing but an encoder, trained on heads."""
+    """The directory of a pipeline with only an encoder, which is trained on heads."""
     path: Path = tmp_path_factory.mktemp("pretrained")
     nlp = spacy.blank("en")
     nlp.add_pipe("latent_encoder", config={"model": TREE, "supervision": 1.0})
@@ -60,7 +60,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def over(pretrained: Path, name: str) -> Language:
-    """Another pipeline with the encoder of the first under one of spaCy's components."""
+    """Return a pipeline of one of spaCy's components over the frozen, pretrained encoder."""
     config = copy.deepcopy(spacy.blank("en").config)
     config["nlp"]["pipeline"] = ["latent_encoder", name]
     config["components"] = {
@@ -104,7 +104,7 @@ def test_not_fixed_the_tree_goes_on_learning_from_the_task_alone(pretrained: Pat
 
 @pytest.mark.parametrize("supervision", [0.0, 1.0], ids=["latent", "supervised"])
 def test_under_spacys_parser(supervision: float) -> None:
-    """Syntactic then semantic: the parser's gradient reaches the tree through SPIGOT."""
+    """The gradient of spaCy's parser reaches the scores of the latent tree through SPIGOT."""
     nlp = spacy.blank("en")
     nlp.add_pipe("latent_encoder", config={"model": TREE, "supervision": supervision})
     nlp.add_pipe("parser", config=stock("parser", LISTENER))
@@ -125,7 +125,7 @@ def test_under_spacys_parser(supervision: float) -> None:
 
 
 def test_under_a_graph() -> None:
-    """A graph over vectors that a tree composed; both through SPIGOT, from the tagger's loss."""
+    """A tagger's loss trains a latent graph and the latent tree below it, both by SPIGOT."""
     graph = {
         "@architectures": "spacy-latent.LatentTok2Vec.v1",
         "tok2vec": TREE,

@@ -1,4 +1,4 @@
-"""``tree_spancat`` beside spaCy's ``spancat``: what it learns from, writes and refuses."""
+"""The component ``tree_spancat``: its training data, its annotations and its errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NESTED = [
     ("in the park", [(0, 3, "PP"), (1, 3, "NP")]),
 ]
 FIRST = NESTED[0][0]
-# The outer ones first.
+# The spans of the first text, outer spans first.
 NESTED_FIRST = [(0, 5, "NP"), (0, 2, "NP"), (2, 5, "PP"), (3, 5, "NP")]
 
 
@@ -104,13 +104,13 @@ def test_nothing_it_predicts_crosses_whatever_the_threshold(nlp: Language) -> No
             assert (doc.spans[KEY].attrs["scores"] >= threshold).all()
         counts.append(sum(len(doc.spans[KEY]) for doc in docs))
     spans.cfg["threshold"] = 0.5
-    # With a threshold near zero a whole tree is left.
+    # Nearly whole trees are predicted with a threshold near zero.
     least = sum(2 * len(doc) - 1 for doc in docs) - 5
     assert counts[0] >= counts[1] > counts[-1] and counts[1] >= least
 
 
 def test_the_command_that_looks_for_a_threshold_finds_one(nlp: Language, tmp_path: Path) -> None:
-    """spaCy's, which tries from 0 to 1."""
+    """``spacy find-threshold`` tries thresholds from 0 to 1."""
     nlp.to_disk(tmp_path / "model")
     DocBin(docs=[one.reference for one in examples(nlp)]).to_disk(tmp_path / "dev.spacy")
     best, score, tried = find_threshold(
@@ -137,7 +137,10 @@ def test_stored_probabilities_are_those_of_all_spans(nlp: Language) -> None:
 
 
 def test_the_gradient_of_the_model_is_that_of_its_loss() -> None:
-    """The derivative along a direction of all weights above the embedder, beside differences."""
+    """The derivative of the loss along a random direction equals a finite difference.
+
+    The direction has all weights above the embedder.
+    """
     nlp = trained(3)
     spans: Any = nlp.get_pipe("tree_spancat")
     model, batch = spans.model, examples(nlp)
@@ -183,17 +186,17 @@ def test_without_labels_it_does_not_keep_a_shared_embedder_from_learning() -> No
     with pytest.warns(LatentWarning, match="span"):
         optimizer = initialized(nlp, sample=tagged)
     before = nlp.get_pipe("tok2vec").model.to_bytes()  # type: ignore[union-attr]
-    # The tagger's output begins at zero, and its gradient does.
+    # The tagger's output weights start at zero, and so does the gradient below them.
     for _ in range(2):
         step(nlp, tagged, optimizer)
     assert nlp.get_pipe("tok2vec").model.to_bytes() != before  # type: ignore[union-attr]
 
 
-# ---------------------------------------------------------------- what the annotation says
+# ---------------------------------------------------------------- gold spans
 
 
 def loss_of(nlp: Language, one: Example) -> float:
-    """The loss that the component reports, without a step."""
+    """Return the loss of an example, without a step of training."""
     spans: Any = nlp.get_pipe("tree_spancat")
     return spans.get_loss([one], spans.model.predict([one.predicted]))[0]
 
@@ -206,11 +209,11 @@ def test_spans_that_cross_are_left_out_with_a_warning() -> None:
         lost = loss_of(nlp, example(nlp, "the dog in the park", crossing))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        # Said once; and the span that crosses two others is the one that is left out.
+        # The warning is given once. The span that crosses two others is left out.
         again = loss_of(nlp, example(nlp, "the dog in the park", crossing))
         kept = loss_of(nlp, example(nlp, "the dog in the park", crossing[::2]))
     assert lost == again == pytest.approx(kept)
-    # All spans of training data are counted.
+    # The warning at initialization counts the omitted spans of all training data.
     data = [("the dog in the park", crossing), *NESTED, ("a cat in a park", crossing)]
     with pytest.warns(LatentWarning, match=r"\b2\b"):
         initialized(pipeline(), sample=[example(nlp, *one) for one in data])
@@ -240,7 +243,7 @@ def test_no_span_begins_or_ends_with_white_space() -> None:
         assert len(doc.spans[KEY]) > 0 or doc.text == " "
         ends = [token for span in spans for token in (doc[span.start], doc[span.end - 1])]
         assert not any(token.is_space for token in ends)
-    # White space within a span takes nothing from it.
+    # White space inside of a span does not shorten it.
     assert found(nlp(texts[3]))[0] == (0, 6, "NP")
     with pytest.warns(LatentWarning, match="'the dog  '"):
         lost = loss_of(nlp, example(nlp, texts[1], [(0, 3, "NP"), (0, 2, "NP")]))
@@ -303,7 +306,8 @@ def test_labels_not_seen_together_count_as_either() -> None:
     pairs.set_param("weight", np.zeros_like(pairs.get_param("weight")))
     with pytest.warns(LatentWarning, match="NP, PP"):
         loss = loss_of(nlp, example(nlp, "a cat", [(0, 2, "NP"), (0, 2, "PP")]))
-    # Weights are 0: each of three classes of three spans is as likely, and two of one span agree.
+    # The weights are 0, so the three classes of each of the three spans are equally likely. Two
+    # classes of the whole span agree with the annotation.
     assert loss == pytest.approx(np.log(3**3 / 2), rel=1e-5)
     assert spans.add_label_set(["PP", "NP"]) == 1 and spans.add_label_set(["NP", "PP"]) == 0
     loss = loss_of(nlp, example(nlp, "a cat", [(0, 2, "NP"), (0, 2, "PP")]))
@@ -323,7 +327,7 @@ def test_labels_may_be_added_and_what_was_learned_stays() -> None:
     np.testing.assert_allclose(after[:3], before, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(nlp(FIRST).spans[KEY].attrs["scores"], sure, atol=1e-6)
     optimizer = nlp.resume_training()
-    # Texts without evidence on the label do not raise its probability.
+    # Texts without this label do not raise its probability.
     nlp.update(examples(nlp), sgd=optimizer)
     assert {label for *_, label in found(nlp("ran fast in the park"))} <= {"NP", "PP"}
     batch = [*examples(nlp), example(nlp, "ran fast", [(0, 2, "VP")])]
@@ -366,7 +370,7 @@ def test_other_keys_of_spans() -> None:
     assert KEY not in nlp(FIRST).spans
 
 
-# ---------------------------------------------------------------- bad input, and much of it
+# ---------------------------------------------------------------- bad input, and long input
 
 
 @pytest.mark.parametrize(
@@ -439,7 +443,7 @@ def test_it_is_shown_with_all_probabilities(nlp: Language) -> None:
 
 
 def annotated_for(nlp: Language, *labels: str) -> list[Example]:
-    """The texts with spans of these labels alone, and word of it."""
+    """Return the texts with spans of these labels only, and mark them as annotated for these."""
     made = []
     for text, spans in NESTED:
         own = example(nlp, text, [span for span in spans if span[2] in labels])

@@ -1,4 +1,4 @@
-"""Learning from texts without labels in latent_textcat and latent_textcat_multilabel."""
+"""Training of latent_textcat and latent_textcat_multilabel on texts without labels."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def unlabelled(nlp: Language) -> list[Example]:
 
 
 def weights(nlp: Language) -> dict[str, np.ndarray]:
-    """Weights of the component's torch module, and of its linear layer."""
+    """Return the weights of the component's torch module, and of its linear layer."""
     model: Any = nlp.get_pipe("latent_textcat").model  # type: ignore[attr-defined]
     state = model.layers[1].shims[0].module.state_dict()
     found = {name: value.numpy().copy() for name, value in state.items()}
@@ -107,7 +107,7 @@ def test_docs_without_labels_teach_the_bound_and_nothing_of_labels() -> None:
         bounds.append(losses["latent_textcat_bound"])
     after = weights(nlp)
     assert bounds[-1] < 0.9 * bounds[0]
-    # Words of the labelled texts are more frequent from the start.
+    # The initial biases follow the frequencies of the words in the labelled texts.
     assert np.ptp(before["evidence.decoder.output.bias"]) > 1.0
     assert losses["latent_textcat"] == pytest.approx(0.5 * bounds[-1])
     assert np.array_equal(before["output"], after["output"])
@@ -117,7 +117,7 @@ def test_docs_without_labels_teach_the_bound_and_nothing_of_labels() -> None:
 
 
 def test_the_weights_say_how_much_the_bound_counts() -> None:
-    """With none it is as without a decoder: the same labels teach the same, to rounding."""
+    """Weights of 0 give the same training as without a decoder, except for rounding."""
     made = []
     for evidence in (None, {**EVIDENCE, "unlabelled_weight": 0.0, "labelled_weight": 0.0}):
         nlp = pipeline(evidence=evidence)
@@ -141,7 +141,7 @@ def test_a_weight_may_follow_a_schedule() -> None:
     for _ in range(4):
         losses = nlp.update(unlabelled(nlp), sgd=optimizer)
         shares.append(losses["latent_textcat"] / losses["latent_textcat_bound"])
-    # The bound without part of its KL is lower.
+    # kl_weight is below 1 in these steps, so each share is below unlabelled_weight.
     assert shares[0] == 0.0
     assert shares == sorted(shares)
     assert 0.6 < shares[3] < 0.76
@@ -165,7 +165,7 @@ def test_predictions_read_no_decoder_and_what_is_saved_has_one(tmp_path) -> None
         parameter.data.zero_()
     assert loaded(text).cats == cats
     assert pickle.loads(pickle.dumps(nlp))(text).cats == cats
-    # It learns on.
+    # The loaded pipeline can be trained further.
     losses = loaded.update([*labelled, *unlabelled(nlp)], sgd=optimizer)
     assert losses["latent_textcat_bound"] > 0
 
@@ -183,7 +183,7 @@ def test_any_number_of_labels_and_spans() -> None:
     assert 0 < losses["latent_textcat_multilabel_bound"] < 60
 
 
-# MixedDirichlet inherits from ScoreFunction, whose posterior is another.
+# MixedDirichlet is a subclass of ScoreFunction, but has another posterior.
 @pytest.mark.parametrize(
     "name", ["StraightThrough", "Marginals", "SparseMAP", "PerturbAndMap", "MixedDirichlet"]
 )

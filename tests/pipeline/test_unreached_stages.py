@@ -1,4 +1,4 @@
-"""Trainings that end before the last stage: refused where they begin, or told where they ended."""
+"""Trainings that end before their last stage: errors at the start, and warnings at loading."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_inside_of_any_component_a_callback_refuses(
         initialized(with_callback(2, **options))
     for max_steps in (3, 0):
         initialized(with_callback(max_steps, **options))
-    # It is the callback that refuses.
+    # Without the callback, initialization does not refuse.
     nlp = inline_pipeline("textcat", **options)
     nlp.config["training"]["max_steps"] = 2
     initialized(nlp)
@@ -86,7 +86,7 @@ def test_frozen_components_and_those_that_train_on_are_not_refused() -> None:
 
 
 def told(nlp: Language, options: dict[str, Any]) -> list[str]:
-    """Messages when the pipeline is loaded again."""
+    """Return the warnings when the pipeline is saved and loaded."""
     saved = nlp.to_bytes()
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always", LatentWarning)
@@ -100,7 +100,7 @@ def test_who_loads_what_ended_before_its_last_stage_is_told(
 ) -> None:
     nlp = inline_pipeline("textcat", **options)
     optimizer = initialized(nlp)
-    # Without any update nothing is trained, and nobody thinks so.
+    # An untrained pipeline gives no warning.
     assert told(nlp, options) == []
     for updates in (1, 2):
         step(nlp, examples(nlp), optimizer)
@@ -112,7 +112,7 @@ def test_who_loads_what_ended_before_its_last_stage_is_told(
 
 
 def test_saving_says_nothing(tmp_path: Any) -> None:
-    """Training saves at each evaluation, and goes on."""
+    """Saving gives no warning, since training saves at each evaluation and continues."""
     nlp = inline_pipeline("textcat", structure=RELEASED)
     step(nlp, examples(nlp), initialized(nlp))
     with warnings.catch_warnings():
@@ -128,7 +128,7 @@ def test_pipelines_without_latent_layers_are_let_through() -> None:
     assert refuse_in_pipeline(nlp) is nlp
 
 
-# Those with a structure of their own, and those that have one inside of their embedder.
+# Components with a structure of their own, and components with one inside of their embedder.
 OWNERS = ("latent_encoder", "latent_textcat", "latent_textcat_multilabel")
 ABOVE = ("crf_ner", "latent_parser", "tree_spancat")
 
@@ -159,7 +159,7 @@ def test_components_of_this_package_refuse_without_a_callback(
 
 
 def config_of(nlp: Language, **sections: dict[str, Any]) -> Config:
-    """The config as it would be written, with the callback at its loading."""
+    """Return the config of a pipeline, with the callback that checks it at loading."""
     config = nlp.config.copy()
     config["nlp"]["after_pipeline_creation"] = CALLBACK
     for name, settings in sections.items():
@@ -206,19 +206,19 @@ def test_a_pipeline_on_disk_is_loaded_whatever_its_max_steps(
         warnings.simplefilter("always", LatentWarning)
         again = spacy.load(tmp_path)
         spacy.load(tmp_path, config={"training.max_steps": 2})
-    # If training was not over before, both warnings report it.
+    # If training ended before the last stage, both loads warn.
     told = [str(one.message) for one in found if one.category is LatentWarning]
     assert len(told) == (0 if updates == 3 else 2)
     assert all("saved after 2 updates" in message for message in told)
     assert again.config["training"]["max_steps"] == 1
     text = "I like Paris"
     assert again(text).cats == pytest.approx(nlp(text).cats)
-    # The config is read as one that would be trained.
+    # The config alone is checked as a config for a new training.
     with pytest.raises(LatentError, match="max_steps"):
         load_model_from_config(edited)
-    # With its meta, it is the trained one.
+    # With the meta of the saved pipeline, it is taken as trained.
     assert spacy.blank("en").from_config(edited, meta=again.meta)
-    # And so it is where it begins anew.
+    # A new initialization is checked again.
     again.config["initialize"]["after_init"] = CALLBACK
     with pytest.raises(LatentError, match="max_steps"):
         initialized(again)
@@ -250,7 +250,7 @@ def test_a_pipeline_with_what_was_sourced_is_loaded_from_disk(last: str, tmp_pat
     config["training"]["max_steps"] = 3
     with pytest.warns(LatentWarning, match="saved"):
         made = load_model_from_config(config, auto_fill=True)
-    # Not initialized: that would take the traces of sourcing away.
+    # Do not initialize, since that would remove the record of sourcing from the meta.
     made.config["training"]["max_steps"] = 2
     made.to_disk(tmp_path / "trained")
     assert "_sourced_vectors_hashes" in (tmp_path / "trained" / "meta.json").read_text()
