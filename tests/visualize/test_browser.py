@@ -17,7 +17,7 @@ from tests.visualize.browser import FLAGS, chromium
 from tests.visualize.structures import INJECTIONS, annotated, every_kind
 
 CHROMIUM = shutil.which("chromium")
-# BEFORE precedes the page, and counts calls of alert(). AFTER follows it, and measures the drawings.
+# BEFORE precedes the page and counts calls of alert(). AFTER follows it and measures the drawings.
 BEFORE = "<script>var ran=0;window.alert=function(){ran+=1}</script>"
 # Two texts overlap if their boxes intersect in width, and by half of the lower box in height.
 AFTER = """<script>
