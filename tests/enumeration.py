@@ -86,7 +86,7 @@ def transitions(tags: tuple[int, ...], num_tags: int) -> np.ndarray:
 
 
 def constituency_trees(n: int) -> Iterator[np.ndarray]:
-    """Yield every binary tree over n words, as the 0/1 array ``(n, n)``, [first, last], of spans."""
+    """Yield every binary tree over n words as a 0/1 array ``(n, n)``, [first, last], of spans."""
 
     def below(first: int, last: int) -> list[list[tuple[int, int]]]:
         if first == last:
