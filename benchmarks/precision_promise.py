@@ -1,4 +1,4 @@
-"""How often the precision that ``spacy latent calibrate --precision`` promises is kept.
+"""Share of draws that keep the precision promised by ``spacy latent calibrate --precision``.
 
     python -m benchmarks precision_promise BC5CDR training/bc5cdr_crf/model-last \
         corpus/bc5cdr/dev.spacy

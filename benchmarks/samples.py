@@ -2,9 +2,9 @@
 
     python -m benchmarks samples
 
-One update of latent_textcat with a score function of K samples is compared with K times the forward
-and backward pass of the embedder alone. Times are medians over rounds with a batch of 64 texts of
-15 words, in which the measured functions take turns.
+One update of latent_textcat with a score function of K samples is measured. It is compared with K
+times the forward and backward pass of the embedder alone. Times are medians over rounds, in which
+the measured functions take turns. Batches have 64 texts of 15 words.
 """
 
 from __future__ import annotations

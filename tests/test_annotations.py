@@ -307,7 +307,7 @@ def test_an_alternative_that_does_not_exist_does_not_agree_with_the_first(doc):
     ],
 )
 def test_what_was_not_stored_is_no_certainty(doc, kind, decoded, accessor):
-    """Without stored probabilities, as with ``annotate = "map"``, a part has probability None.
+    """A part has probability None if none is stored, as with ``annotate = "map"``.
 
     A probability of 1 would pass any threshold of a program that reads it.
     """

@@ -1,4 +1,4 @@
-"""In a browser, texts run no code and words do not overlap. Skipped if there is no Chromium."""
+"""Texts run no code in a browser, and words do not overlap. Skipped if there is no Chromium."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In a browser, a report is drawn, searched, sorted and zoomed without console messages."""
+"""A report is drawn, searched, sorted and zoomed in a browser without console messages."""
 
 from __future__ import annotations
 
