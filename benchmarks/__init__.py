@@ -1,1 +1,4 @@
-"""Speed compared with other libraries: ``python -m benchmarks inference | pipeline | gpu``."""
+"""Programs that measure speed, memory and scores, and write the pages of results.
+
+``python -m benchmarks PROGRAM --help`` describes a program.
+"""

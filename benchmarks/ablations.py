@@ -1,4 +1,4 @@
-"""Effect of one setting: a config is trained with several values of it, and all else unchanged.
+"""Effect of a single setting: a config is trained with several values, and all else unchanged.
 
     python -m benchmarks ablations --seeds 0 1 2
     python -m benchmarks ablations samples temperature
@@ -6,8 +6,8 @@
 
 Trainings run as in ``benchmarks learning``, and resume in the same way. Trainings of the demo are
 half as long as the demo itself. They are judged on deeper expressions than they were trained on,
-since nearly every value finds all trees at the depths of training. The tables and a small drawing
-of each go to the page of estimators; what follows from them for users stands in docs/choosing.md.
+since nearly every value finds all trees at the depths of training. The tables, each with a small
+drawing, go to the page of estimators. docs/choosing.md draws the conclusions for users.
 """
 
 from __future__ import annotations
@@ -33,8 +33,15 @@ HALF_OF_THE_DEMO: dict[str, Setting] = {
 
 @dataclass(frozen=True)
 class Ablation:
-    """title: what is changed. values: what is to be shown for each, and its settings. corpora,
-    figures: as in a :class:`Group`. listops: as of an :class:`Entry`."""
+    """A setting, or a group of settings, and the values that it is trained with.
+
+    Attributes:
+        title: the title of the table.
+        config: the recipe that is trained.
+        values: the settings of each value, by the text that the table shows.
+        corpora, figures: see :class:`Group`.
+        listops: see :class:`Entry`.
+    """
 
     title: str
     config: str
@@ -61,7 +68,10 @@ def _of_demo(title: str, values: Mapping[str, Mapping[str, Setting]]) -> Ablatio
 
 
 def _each(setting: str, values: Sequence[Setting], usual: Setting) -> dict[str, dict[str, Setting]]:
-    """The usual value of the config is not set, so that all ablations share one run of it."""
+    """Return settings for each value of one setting.
+
+    The usual value of the config has no settings, so that all ablations share its runs.
+    """
     return {str(value): {} if value == usual else {setting: value} for value in values}
 
 
@@ -120,7 +130,7 @@ def table(group: Group, found: Mapping[Entry, dict[int, dict[str, Any]]]) -> lis
 
 def section_of(name: str, group: Group, raw: Path) -> list[str]:
     found = measured(group, raw)
-    # One value by itself says nothing.
+    # There is nothing to compare as long as only one value was measured.
     if sum(map(bool, found.values())) < 2:
         return []
     figure, key = next(iter(group.figures.items()))

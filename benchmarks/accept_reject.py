@@ -1,15 +1,16 @@
-"""Gain from one round of accepting and rejecting entities, by the choice of these entities.
+"""Gain from accepting and rejecting predicted entities, by the choice of these entities.
 
     python -m spacy project run bc5cdr-data
     python -m benchmarks accept_reject corpus/bc5cdr
     python -m benchmarks accept_reject corpus/bc5cdr --seeds    # no run, the table alone
 
 A ``crf_ner`` is trained on a few complete texts and predicts the entities of others. Some of these
-are accepted or rejected; the annotation of the corpus answers in the place of a person. An accepted
-entity is annotated and the rest of its text is missing. A rejected one is among the incorrect spans
-of its text. The component goes on with the complete texts and those that were asked about. The
-scores of each seed are a line of PATH, which is in the repository; what is there is not trained
-again while the settings are the same.
+entities are accepted or rejected, by the annotation of the corpus in place of a person. An accepted
+entity is annotated, and the rest of its text is missing. A rejected entity is one of the incorrect
+spans of its text. Training then continues on the complete texts and the texts with answers.
+
+The scores of each seed are a line of PATH, a file of the repository. A seed that has a line with
+the same settings is not trained again.
 """
 
 from __future__ import annotations
@@ -62,11 +63,12 @@ class Size:
 
 @dataclass(frozen=True)
 class Asked:
-    """An entity that a person is asked about.
+    """A predicted entity that a person is asked about.
 
     Attributes:
         text: number of its text.
         place: its first token, the token after its last one, and its label.
+        confidence: its predicted probability.
     """
 
     text: int
@@ -88,12 +90,12 @@ def least_sure(found: Sequence[Asked], count: int) -> list[Asked]:
 
 
 def is_right(one: Asked, gold: Sequence[Doc]) -> bool:
-    """Return the answer of the person who annotated the corpus."""
+    """Return whether the corpus has the entity, in place of the answer of a person."""
     return one.place in {(span.start, span.end, span.label_) for span in gold[one.text].ents}
 
 
 def answered(asked: Sequence[Asked], gold: Sequence[Doc]) -> list[Doc]:
-    """Return the texts with what the answers say of them and no other annotation."""
+    """Return the texts with accepted and rejected entities as their only annotation."""
     by_text: dict[int, list[Asked]] = defaultdict(list)
     for one in asked:
         by_text[one.text].append(one)
@@ -111,7 +113,7 @@ def answered(asked: Sequence[Asked], gold: Sequence[Doc]) -> list[Doc]:
 
 
 def measured(folder: Path, seed: int, size: Size) -> dict[str, Any]:
-    """Return the scores before and after a round, and what was asked."""
+    """Return the scores before and after the answers, and counts of the questions."""
     train, dev = docs_of(folder / "train.spacy"), held_out(docs_of(folder / "dev.spacy"))
     random.Random(seed).shuffle(train)
     complete = train[: size.complete]
@@ -155,10 +157,10 @@ def measured(folder: Path, seed: int, size: Size) -> dict[str, Any]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the section for the results.
+    """Return the lines of the section of results.
 
     Args:
-        rows: lines of one size, at least one. If a seed has several lines, the last one counts.
+        rows: at least one line of PATH, all of the same size. The last line of a seed counts.
     """
     size = Size(**rows[0]["size"])
     runs = list({row["seed"]: row for row in rows}.values())
@@ -176,7 +178,7 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
         cells = ["", ""]
         if None not in asked:
             texts = [one["texts"] for one in asked]
-            # A component that finds nothing asks nothing.
+            # There are no answers if the component finds no entity.
             shares = [100 * one["accepted"] / one["answers"] for one in asked if one["answers"]]
             shown = "" if name.endswith(COMPLETE) or not shares else f"{spread(shares, '.0f')} %"
             cells = [spread(texts, ".0f"), shown]

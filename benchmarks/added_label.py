@@ -5,11 +5,12 @@
     python -m benchmarks added_label corpus/bc5cdr --seeds    # no run, the table alone
 
 A component is trained on texts that are annotated for Chemical alone. Then Disease is added from
-other texts, which are annotated for Disease alone. Every way of doing so goes on from the same
-component. ``crf_ner`` and ``ner`` have the same embedder, optimizer, dropout and batches. A step of
-rehearsal follows a step of training and is not counted as one. The scores of each seed and
-component are a line of PATH, which is in the repository; what is there is not trained again while
-the settings are the same.
+other texts, which are annotated for Disease alone. Every way of adding it starts from the same
+trained component. ``crf_ner`` and ``ner`` have the same embedder, optimizer, dropout and batches.
+Steps of rehearsal follow steps of training, and are not counted.
+
+The scores of each seed and component are a line of PATH, a file of the repository. A run that has a
+line with the same settings is not repeated.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Size:
     """Numbers of texts and steps.
 
     Attributes:
-        texts: texts with the old label, and as many others with the new one.
+        texts: number of texts with the old label, and of other texts with the new one.
         reminders: old texts that are learned again together with the new ones.
         steps_before: steps of training with the old label.
         steps_after: steps of training with the new one.
@@ -67,13 +68,13 @@ class Size:
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts to learn the new label from.
+    """Texts for the training with the new label.
 
     Attributes:
         old: texts with the old label.
-        reminders: some of them.
+        reminders: some of the old texts.
         new: other texts, with the new label.
-        guessed: the new texts, with the old label as the trained component finds it.
+        guessed: the new texts, with entities of the old label added by the trained component.
         complete: old and new texts with both labels.
     """
 
@@ -89,10 +90,10 @@ class Way:
     """A way of adding a label.
 
     Attributes:
-        title: what is learned from, for the table.
-        choose: function of all texts that returns those to learn from.
-        rehearse_every: number of steps after which ``nlp.rehearse`` is called with old texts. 0
-            stands for never.
+        title: name of the texts in the table.
+        choose: function that selects the texts of the training.
+        rehearse_every: number of steps of training between calls of ``nlp.rehearse`` with old
+            texts. 0 stands for no rehearsal.
     """
 
     component: str
@@ -102,7 +103,7 @@ class Way:
 
 
 def said(docs: Iterable[Doc], label: str) -> list[Doc]:
-    """Return copies that say that they were annotated for a label alone."""
+    """Return copies that are marked as annotated for one label alone."""
     copies = [doc.copy() for doc in docs]
     for doc in copies:
         doc._.annotated_labels = [label]
@@ -131,7 +132,7 @@ WAYS = (
 
 
 def with_label(docs: Iterable[Doc], label: str) -> list[Doc]:
-    """Return copies with the entities of a label alone."""
+    """Return copies with the entities of one label alone."""
     copies = [doc.copy() for doc in docs]
     for doc in copies:
         doc.ents = [span for span in doc.ents if span.label_ == label]
@@ -139,7 +140,7 @@ def with_label(docs: Iterable[Doc], label: str) -> list[Doc]:
 
 
 def unread(nlp: Language, docs: Iterable[Doc]) -> list[Doc]:
-    """Return docs of the same words with no annotation."""
+    """Return docs with the same words and no annotation."""
     return [Doc(nlp.vocab, words=[token.text for token in doc]) for doc in docs]
 
 
@@ -166,7 +167,7 @@ def learn(
     rehearsed: Sequence[Doc] = (),
     rehearse_every: int = 0,
 ) -> None:
-    """Train for some steps, with a step of rehearsal after every so many."""
+    """Train for a number of steps, with rehearsal after every ``rehearse_every`` of them."""
     fix_random_seed(seed)
     sgd = nlp.resume_training(sgd=optimizer())
     others: Iterator[list[Doc]] = batches(rehearsed, seed)
@@ -183,7 +184,7 @@ def trained(
     seed: int,
     config: dict[str, Any] | None = None,
 ) -> Language:
-    """Return a new pipeline that was trained for some steps."""
+    """Return a new pipeline after a number of steps of training."""
     fix_random_seed(seed)
     nlp = blank(component, config)
     made = examples(nlp, docs)
@@ -193,7 +194,7 @@ def trained(
 
 
 def with_guesses(nlp: Language, docs: Sequence[Doc]) -> list[Doc]:
-    """Return copies with their own entities and the entities that a pipeline finds."""
+    """Return copies with their own entities, and predicted ones that do not overlap with them."""
     copies = [doc.copy() for doc in docs]
     for doc, found in zip(copies, nlp.pipe(unread(nlp, docs))):
         own = {token.i for span in doc.ents for token in span}
@@ -215,7 +216,7 @@ def scores(nlp: Language, dev: Sequence[Doc]) -> dict[str, float]:
 
 
 def measured(component: str, folder: Path, seed: int, size: Size) -> dict[str, Any]:
-    """Return the scores before the new label and after each way of adding it."""
+    """Return the scores before the new label is added, and after each way of adding it."""
     train, dev = docs_of(folder / "train.spacy"), held_out(docs_of(folder / "dev.spacy"))
     random.Random(seed).shuffle(train)
     first, second = train[: size.texts], train[size.texts : 2 * size.texts]
@@ -246,13 +247,13 @@ def measured(component: str, folder: Path, seed: int, size: Size) -> dict[str, A
 
 
 def kept_rows(path: Path, size: Any) -> list[dict[str, Any]]:
-    """Return the lines with the settings of today and this size, a dataclass."""
+    """Return the lines of a file with the present settings and this size, a dataclass."""
     digest = digest_of_settings()
     return [row for row in read(path) if (row["digest"], row["size"]) == (digest, asdict(size))]
 
 
 def head(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the line above a table: dates, versions and what the figures are."""
+    """Return the line above a table, with dates, versions and the meaning of the figures."""
     days = sorted({row["date"] for row in rows})
     versions = [", ".join(sorted({row[key] for row in rows})) for key in ("torch", "spacy")]
     return (
@@ -263,11 +264,11 @@ def head(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the section for the results.
+    """Return the lines of the section of results.
 
     Args:
-        rows: lines of one size, at least one. If a seed and component have several lines, the last
-            one counts.
+        rows: at least one line of PATH, all of the same size. The last line of a seed and component
+            counts.
     """
     size = Size(**rows[0]["size"])
     found = {

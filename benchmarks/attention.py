@@ -1,9 +1,9 @@
-"""Time of attention: softmax, sparsemax, entmax, fusedmax and oscarmax side by side.
+"""Time of attention by softmax, sparsemax, entmax, fusedmax and oscarmax.
 
     python -m benchmarks attention
 
-Each weighs n items for 32 texts, as an estimator over OneOfN. Scores are float32 and normal.
-Processor time of one forward and backward pass, the median of repeated passes, on one thread.
+Each weighs n items for 32 texts, as an estimator over OneOfN, on normal scores in float32. Times
+are medians of the processor time of one forward and backward pass, on one thread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ESTIMATORS: dict[str, Callable[[], Estimator]] = {
 
 
 def milliseconds(estimator: Estimator, items: int, repeats: int) -> float:
-    """Return the median time of a forward and backward pass, in ms of the processor."""
+    """Return the median processor time of a forward and backward pass, in milliseconds."""
     torch.manual_seed(items)
     scores = torch.randn(TEXTS, items).requires_grad_()
     weights = torch.randn(TEXTS, items)

@@ -1,11 +1,12 @@
-"""Gain from ``spacy latent calibrate``: each half of a development set, calibrated on the other.
+"""Gain from ``spacy latent calibrate`` on each half of a corpus, calibrated on the other half.
 
     python -m benchmarks calibration BC5CDR training/bc5cdr_crf/model-best corpus/bc5cdr/dev.spacy
 
-With ``--test TEST`` all texts calibrate, and those of TEST are measured. If a pipeline has a
-latent_parser, arcs and labelled arcs are measured; if it has a tree_spancat, spans; else entities.
-Halves are alternating blocks of ten texts, so that most sentences of an abstract or a thread are in
-one of them. The results are a line of PATH, which is in the repository.
+With ``--test TEST``, all texts of the corpus are for calibration, and the texts of TEST are
+measured. Arcs and labelled arcs are measured if the pipeline has a latent_parser, and spans if it
+has a tree_spancat. Otherwise entities are measured. Halves are alternating blocks of ten texts, so
+that most abstracts or threads are in a single half. The results are a line of PATH, a file of the
+repository.
 """
 
 from __future__ import annotations
@@ -52,9 +53,14 @@ def halves(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
 
 @dataclass(frozen=True)
 class Trial:
-    """Texts to calibrate on and texts to measure, read anew for each use.
+    """Texts to calibrate on and texts to measure.
 
-    A doc that was processed is none to predict on.
+    They are read again for each use, because docs with predictions cannot be predicted again.
+
+    Attributes:
+        title: name of the row.
+        corpora: files of the texts to calibrate on, and of the texts to measure.
+        parts: number of the half of each corpus that is used, or None for the whole corpus.
     """
 
     title: str
@@ -73,7 +79,7 @@ class Trial:
 
 
 def trials(corpus: Path, test: Path | None = None) -> list[Trial]:
-    """Return one trial for each half of a corpus, or one for all of it and another corpus."""
+    """Return a trial for each half of a corpus, or one for the whole corpus and a test corpus."""
     if test is not None:
         return [Trial("all on the test set", (corpus, test))]
     return [Trial(title, (corpus, corpus), (i, 1 - i)) for i, title in enumerate(HALVES)]
@@ -84,12 +90,12 @@ def percent(share: float | None) -> str:
 
 
 def known(value: float) -> float | None:
-    """None for NaN, which JSON does not have."""
+    """Return a rounded value, or None for NaN, which JSON does not have."""
     return None if value != value else round(value, 6)
 
 
 def figures(before: JudgedEntities, after: JudgedEntities) -> dict[str, Any]:
-    """Return the figures of the same entities without calibration and with it, as shares."""
+    """Return the figures of the same predictions before and after calibration, as shares."""
     errors = [
         expected_calibration_error(each.probabilities, each.correct) for each in (before, after)
     ]
@@ -115,7 +121,7 @@ def figures(before: JudgedEntities, after: JudgedEntities) -> dict[str, Any]:
 def measured(
     nlp: Language, of: Sequence[Trial], coverage: float, biases: bool
 ) -> dict[str, dict[str, Any]]:
-    """Return :func:`figures` and the calibration of each trial, and of several together."""
+    """Return :func:`figures` and the calibration of each trial, and figures of all together."""
     spans = span_components(nlp)
     component: Any = nlp.get_pipe(spans[0] if spans else "crf_ner")
     own: Any = span_calibration if spans else entity_calibration
@@ -166,7 +172,11 @@ def measured_parses(nlp: Language, of: Sequence[Trial], coverage: float) -> dict
 
 
 def table(found: dict[str, Any]) -> list[str]:
-    """found: one line of PATH."""
+    """Return the lines of the section of results.
+
+    Args:
+        found: one line of PATH.
+    """
     lines = [
         f"{found['date']}, torch {found['torch']}, `{found['model']}`. Error by chance: "
         "the mean of it were all probabilities right, and what it then stays below 19 times of 20. "

@@ -1,15 +1,17 @@
-"""Error that is left by rules for the calibration of entities, in draws of calibration texts.
+"""Calibration error that remains with different rules for the calibration of entities.
 
     python -m benchmarks calibration_rules UNER training/uner_crf/model-best \
         corpus/uner/dev.spacy corpus/uner/test.spacy
 
-Some of the documents of all corpora are drawn, a calibration is fitted to them, and its error is
-measured on the others. Documents are docs where no document is named. The rules are
+A share of the documents of all corpora is drawn at random. A calibration is fitted to it, and its
+error is measured on the other documents. Docs that name no document are documents of their own.
+Gains are measured by cross-validation, on entities that are left out of the fit. The rules are
 
-- the temperature, if entities left out of the fit surely gain;
-- the same, with a slope and a shift if they surely gain once more, with a prior of 1;
-- a slope and a shift if the mean loss of entities left out is less, with a prior of 0.3, and the
-  whole if it surely gains. This is the rule of ``calibrate``, without shifts of labels.
+- a temperature, if its gain is significant;
+- the same, followed by a slope and a shift with a prior of 1 if their further gain is significant;
+- a temperature, followed by a slope and a shift with a prior of 0.3 if they reduce the mean loss.
+  All of it is used only if its gain is significant. This is the rule of ``calibrate``, without
+  shifts of labels.
 
 Each line of PATH has the figures of one corpus.
 """
@@ -61,11 +63,11 @@ class Judged:
     """Entities of texts, with their probabilities at each temperature.
 
     Attributes:
-        losses: ``(T, D)``, losses of the docs at each temperature.
-        said: ``(T, N)``, probabilities of the entities.
-        right: ``(N,)`` bool.
-        docs: doc of each entity, ``(N,)``.
-        documents: document of each doc, ``(D,)``.
+        losses: losses of the docs at each temperature, ``(T, D)``.
+        said: probabilities of the entities at each temperature, ``(T, N)``.
+        right: whether each entity is correct, ``(N,)`` bool.
+        docs: number of the doc of each entity, ``(N,)``.
+        documents: number of the document of each doc, ``(D,)``.
     """
 
     losses: np.ndarray
@@ -103,17 +105,17 @@ def judged(model: str, corpora: list[Path]) -> Judged:
 
 
 def warm(found: Judged, docs: np.ndarray) -> np.ndarray:
-    """Return probabilities at the computed temperature with the least loss of docs, ``(N,)``.
+    """Return the probabilities at the temperature with the least loss of some docs, ``(N,)``.
 
     Args:
-        docs: ``(D,)`` bool.
+        docs: mask of the docs whose loss counts, ``(D,)`` bool.
     """
     losses = found.losses[:, docs].sum(1) + 0.5 * (LOGARITHMS / SPREAD) ** 2
     return found.said[losses.argmin()]
 
 
 def mapped(said: np.ndarray, right: np.ndarray, rows: np.ndarray, spread: float) -> np.ndarray:
-    """Return all probabilities by the slope and shift that are fitted to some rows, ``(N,)``."""
+    """Fit a slope and a shift to some rows, and return all mapped probabilities, ``(N,)``."""
     made = fit_confidence(said[rows], right[rows], spread=spread)
     return confidences_of(said, made.slope, np.full(len(said), made.shift))
 
@@ -122,7 +124,8 @@ def by_rule(found: Judged, fold: np.ndarray) -> dict[str, np.ndarray]:
     """Return the probabilities of all entities by each rule.
 
     Args:
-        fold: fold of each doc, ``(D,)``, -1 for docs that are measured.
+        fold: fold of each doc in the cross-validation, ``(D,)``. It is -1 for docs that are
+            measured.
     """
     of_entity = fold[found.docs]
     own = of_entity >= 0
@@ -158,7 +161,7 @@ def by_rule(found: Judged, fold: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def measured(found: Judged) -> Iterator[dict[str, Any]]:
-    """Yield the mean figures of draws of each size."""
+    """Yield the mean figures over random draws, for each share of the documents."""
     generator = np.random.default_rng(0)
     count = int(found.documents.max()) + 1
     for share in SHARES:

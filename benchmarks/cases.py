@@ -1,4 +1,4 @@
-"""Every registered structure with scores of any size, for programs that measure all of them."""
+"""All registered structures, and random scores for them, for programs that measure each."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ TAGS, SEGMENT = 8, 6
 
 
 def structures() -> list[Structure]:
-    """Return the structures with default settings, except sets whose scores belong to decisions and
-    sets whose best member has to be searched for.
+    """Return all registered structures that are linear in their scores and have exact MAP.
+
+    They have default settings.
     """
     made = []
     for point in sorted(entry_points(group="spacy_misc"), key=lambda point: point.name):
@@ -31,7 +32,7 @@ def structures() -> list[Structure]:
 def scores_for(
     structure: Structure, n: int, batch: int, device: str = "cpu"
 ) -> tuple[Tensor, Tensor]:
-    """Standard normal float32 scores of ``batch`` items of n words, and lengths."""
+    """Return standard normal float32 scores of ``batch`` items of n words, and their lengths."""
     shapes = {
         "arcs": (n + 1, n + 1),
         "items": (n,),

@@ -2,7 +2,7 @@
 
     python -m benchmarks compare_recipes corpus/ner/dev.spacy ner_marginals ner_baseline --gpu-id 0
 
-A pipeline is looked for in ``training/NAME/model-best``; its scores go to ``metrics/NAME.json``.
+Each pipeline is read from ``training/NAME/model-best``. Its scores go to ``metrics/NAME.json``.
 """
 
 from __future__ import annotations

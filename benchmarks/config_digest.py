@@ -1,5 +1,6 @@
-"""Digests of configs, which raw results name. This module needs spaCy; reading raw results does
-not.
+"""Digests of configs, by which raw results are assigned to configs.
+
+This module needs spaCy. Raw results can be read without it.
 """
 
 from __future__ import annotations
@@ -13,21 +14,24 @@ from spacy.util import load_config
 
 from spacy_latent.pipeline.unreached_stages import CALLBACK
 
-# Settings that were added later, with their neutral values: of components, by factory, of their
-# models, and of the estimators of these.
+# Settings that were added later, with their neutral values: of components by factory, of models,
+# and of estimators.
 ADDED: dict[str, dict[str, Any]] = {"crf_ner": {"evidence": None}}
 ADDED_TO_MODELS = {"learn_transitions": True}
 ADDED_TO_ESTIMATORS = {"forward": "map"}
 
 
 def digest_of(config: Path, overrides: Mapping[str, Any] | None = None) -> str:
-    """Return a digest of a config with these settings. Comments do not change it, nor do settings
-    that were added later with their neutral values. The callback that refuses trainings that end
-    too early, and the classifiers that accept empty texts, do not change it either.
+    """Return a digest of a config with overrides, which does not depend on the following things.
+
+    - comments
+    - settings that were added later, if they have their neutral values
+    - the callback that refuses trainings that end before their last stage
+    - a classifier that only differs from spaCy's in accepting empty texts
     """
     read = load_config(config, overrides=dict(overrides or {}), interpolate=False)
     if read.get("nlp", {}).get("after_pipeline_creation") == CALLBACK:
-        # Configs without the callback have it among the settings that are no blocks.
+        # Without a callback, this setting is null and stands before the blocks of its section.
         del read["nlp"]["after_pipeline_creation"]
         read["nlp"]["after_pipeline_creation"] = None
     for component in read.get("components", {}).values():
@@ -46,9 +50,9 @@ def digest_of(config: Path, overrides: Mapping[str, Any] | None = None) -> str:
 
 
 def _as_stock(block: dict[str, Any]) -> None:
-    """Give classifiers that differ from spaCy's in empty texts alone the name of spaCy's. No
-    training corpus has an empty text, so figures are the same to the last digit; a test
-    compares.
+    """Give spaCy's name to classifiers that only differ from spaCy's in accepting empty texts.
+
+    No training corpus has an empty text, so that all figures are equal. A test compares them.
     """
     if block.get("@architectures") == "spacy-latent.TextCatReduce.v1":
         block["@architectures"] = "spacy.TextCatReduce.v1"

@@ -1,10 +1,10 @@
-"""The page docs/production.md followed on Linux, without Docker.
+"""Follow docs/production.md on Linux, without Docker.
 
     python -m benchmarks container training/container
 
-Builds a wheel of this checkout, installs it in a new environment in the folder, trains a small
-``crf_ner`` and packages it as a wheel. This wheel is installed from files alone, and warmed up. The
-pipeline then runs by its name where the root can only be read, without a network, a home and a
+This builds a wheel of this checkout, installs it in a new environment in the folder, trains a small
+``crf_ner`` and packages it as a wheel. This second wheel is installed without an index, and warmed
+up. The pipeline then runs by its name on a read-only root, without a network, a home and a
 compiler.
 """
 
@@ -64,8 +64,8 @@ memory = int(status.partition("VmRSS:")[2].split()[0]) / 1024
 told = {"import": imported - start, "load": loaded - imported, "first call": first - loaded}
 print(json.dumps({**told, "later calls": later, "memory": memory}))
 """
-# Files as `docker run --read-only --tmpfs /tmp --network none` shows them. Some mounts of the
-# system cannot be changed, and hold nothing of ours.
+# Make the files look as in `docker run --read-only --tmpfs /tmp --network none`. Some mounts of the
+# system cannot be made read-only, and have none of our files.
 CONTAINER = (
     "mount --make-rprivate / && while read -r _ place _; do "
     'mount -o remount,bind,ro "$place" 2>/dev/null; done < /proc/self/mounts; '
@@ -78,10 +78,12 @@ def run(*command: str | Path) -> None:
 
 
 def contained(python: Path, model: Path | str, *environment: str) -> dict[str, float]:
-    """Return seconds of a processor and megabytes of memory where only /tmp can be written.
+    """Return processor seconds and megabytes of memory of a pipeline in the container.
 
     Args:
+        python: the interpreter of the environment.
         model: a folder that is not in /tmp, or the name of an installed pipeline.
+        environment: variables, as NAME=VALUE.
     """
     ran = in_container("OMP_NUM_THREADS=1", *environment, str(python), "-c", SERVE, str(model))
     if ran.returncode:
@@ -90,7 +92,7 @@ def contained(python: Path, model: Path | str, *environment: str) -> dict[str, f
 
 
 def package(python: Path, model: Path, folder: Path) -> Path:
-    """Return the wheel of a saved pipeline, made by ``spacy package`` in a folder."""
+    """Build the wheel of a saved pipeline by ``spacy package`` in a folder, and return its path."""
     folder.mkdir(exist_ok=True)
     options = ("--force", "--name", NAME.partition("_")[2], "--build", "wheel")
     run(python, "-I", "-m", "spacy", "package", model, folder, *options)
@@ -98,7 +100,7 @@ def package(python: Path, model: Path, folder: Path) -> Path:
 
 
 def in_container(*command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command, with variables before it, where nothing but /tmp can be written."""
+    """Run a command, with variables before it, on a root of which only /tmp is writable."""
     return subprocess.run(
         ["unshare", "-rmn", "bash", "-c", CONTAINER, "bash", *command],
         capture_output=True,
@@ -116,12 +118,12 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     venv.create(folder / "env", with_pip=True)
     python, source = folder / "env/bin/python", folder / "source.tar.gz"
-    # Isolated: PYTHONPATH might name this checkout.
+    # -I ignores PYTHONPATH, which might name this checkout.
     pip = (python, "-I", "-m", "pip", "--quiet")
-    # Pip builds an archive in a folder of its own, and this checkout stays as it is.
+    # Pip builds an archive in another folder, so that this checkout gets no files of a build.
     run("git", "-C", ROOT, "archive", "--prefix=source/", "--output", source, "HEAD")
     run(*pip, "wheel", "--no-deps", "--wheel-dir", folder / "wheels", source)
-    # As in the Makefile: from a configured index if one has it.
+    # As in the Makefile, a configured index is tried first.
     try:
         run(*pip, "install", TORCH)
     except subprocess.CalledProcessError:
@@ -131,7 +133,7 @@ def main() -> None:
     run(python, "-I", "-c", SAVE, folder / "model")
     run(*pip, "install", "build")
     wheel = package(python, folder / "model", folder / "packages")
-    # Only if all that the wheel requires is installed already.
+    # This fails unless all requirements of the wheel are installed.
     run(*pip, "install", "--no-index", wheel)
     run("env", *stored, python, "-I", "-m", "spacy", "latent", "warm-up", NAME)
     for name in ("env", "kernels"):

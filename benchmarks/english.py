@@ -1,16 +1,16 @@
-"""Scores, calibration and speed of pipelines on English web text that no choice was made on.
+"""Scores, calibration and speed of pipelines on English web text that was never used for choices.
 
     python -m benchmarks english corpus/english/test.spacy training/english_calibrated \
         training/english_spacy/model-best en_core_web_sm --meta assets/english/meta.json
 
-The corpus is written by ``english-data`` of project.yml. Each pipeline reads raw text. Labels of
-OntoNotes stand for those of Universal NER that they correspond to, and all other entities are left
-out. Pipelines with other dependency labels than the corpus are judged by the gold arcs whose label
-they have. Its head may differ by convention even then. Speed is of ``nlp.pipe``, in turns, the most
-of several rounds, in words a second of a processor.
+``english-data`` of project.yml writes the corpus. Each pipeline reads raw text. Labels of OntoNotes
+are replaced by the corresponding labels of Universal NER, and all other entities are left out.
+Pipelines with other dependency labels than the corpus are also judged by the gold arcs whose label
+they have. Even then, conventions may give another head. Speed is the highest of several rounds of
+``nlp.pipe``, in words a second of a processor, for which the pipelines take turns.
 
-With ``--record``, the results are a line of PATH and a table of the results. With ``--meta``, the
-metadata for ``spacy package`` is written to OUTPUT, with the scores of the first pipeline.
+With ``--record``, the results become a line of PATH and a section of results. With ``--meta``, the
+metadata for ``spacy package`` are written to OUTPUT, with the scores of the first pipeline.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from spacy_latent.pipeline.calibrated_components import entity_components, parse
 PATH = RAW / "english_pipelines.jsonl"
 ONTONOTES = {"PERSON": "PER", "ORG": "ORG", "GPE": "LOC", "LOC": "LOC", "FAC": "LOC"}
 ROUNDS = 3
-# Figures of the table by their name in spaCy's scores.
+# Rows of the table, and the names of their scores in spaCy.
 FIGURES = {
     "tag": "tag_acc",
     "part of speech": "pos_acc",
@@ -67,7 +67,7 @@ def read_examples(nlp: Language, corpus: Path) -> list[Example]:
 
 
 def rename_entities(doc: Doc, labels: frozenset[str]) -> None:
-    """Replace labels of OntoNotes, and drop entities without one of ``labels``."""
+    """Replace labels of OntoNotes, and drop entities whose label is not one of ``labels``."""
     kept = []
     for one in doc.ents:
         label = ONTONOTES.get(one.label_, one.label_) if one.label_ not in labels else one.label_
@@ -77,7 +77,7 @@ def rename_entities(doc: Doc, labels: frozenset[str]) -> None:
 
 
 def shared_arcs(examples: Sequence[Example]) -> dict[str, float]:
-    """Return the shares of gold arcs found, among gold labels that the predictions use too."""
+    """Return UAS and LAS over the gold arcs whose label occurs in the predictions."""
     said = {token.dep_ for one in examples for token in one.predicted}
     gold = {token.dep_ for one in examples for token in one.reference}
     found = total = heads = 0
@@ -98,7 +98,7 @@ def shared_arcs(examples: Sequence[Example]) -> dict[str, float]:
 
 
 def scores_of(nlp: Language, corpus: Path) -> dict[str, float]:
-    """Return the scores of spaCy's scorer on raw texts, and errors of calibration, as shares."""
+    """Return the scores of spaCy's scorer on raw texts, and calibration errors, as shares."""
     examples = read_examples(nlp, corpus)
     labels = frozenset(entity.label_ for one in examples for entity in one.reference.ents)
     texts = [one.reference.text for one in examples]
@@ -119,12 +119,12 @@ def scores_of(nlp: Language, corpus: Path) -> dict[str, float]:
         error = expected_calibration_error(each.probabilities, each.correct)
         found[f"{name}_error"] = error
         found[f"{name}_chance"], found[f"{name}_chance_high"] = error_by_chance(each.probabilities)
-    # A pipeline that finds no entities has no error of them, and JSON no NaN.
+    # The calibration error is NaN, which JSON does not have, if no entity is predicted.
     return {name: round(float(value), 5) for name, value in found.items() if math.isfinite(value)}
 
 
 def speeds(pipelines: Sequence[Language], corpus: Path) -> list[float]:
-    """Return the words a second of a processor of each pipeline."""
+    """Return the speed of each pipeline, in words a second of a processor."""
     texts = [one.reference.text for one in read_examples(pipelines[0], corpus)]
     best = [0.0] * len(pipelines)
     for _ in range(ROUNDS):
@@ -136,15 +136,15 @@ def speeds(pipelines: Sequence[Language], corpus: Path) -> list[float]:
 
 
 def size_of(nlp: Language) -> float:
-    """Return the megabytes of a loaded pipeline on disk."""
+    """Return the size of a serialized pipeline in megabytes."""
     return round(len(nlp.to_bytes()) / 1e6, 1)
 
 
 def table(found: dict[str, Any]) -> list[str]:
-    """Return the lines of a section.
+    """Return the lines of the section of results.
 
     Args:
-        found: One line of :data:`PATH`.
+        found: one line of :data:`PATH`.
     """
     rows: dict[str, dict[str, Any]] = found["pipelines"]
     columns = FIGURES | {"UAS, shared labels": "shared_uas", "LAS, shared labels": "shared_las"}
@@ -169,8 +169,8 @@ def table(found: dict[str, Any]) -> list[str]:
 def read_meta(path: Path) -> dict[str, Any]:
     """Read a template of metadata.
 
-    With "base", the name of a template beside it, it says what is different, and which sources are
-    further ones.
+    A template may name another file of its folder as "base". It then has the entries that differ,
+    and its sources are added to the sources of the base.
     """
     meta: dict[str, Any] = json.loads(path.read_text(encoding="utf8"))
     if "base" not in meta:
@@ -217,7 +217,7 @@ def main() -> None:
     }
     if given.meta is not None:
         own = next(iter(rows.values()))
-        # spaCy prints all of them as percentages, except the speed.
+        # spaCy prints all scores as percentages except the speed, so other figures are left out.
         scores = {key: own[key] for key in own if not key.startswith(("shared", "words", "mega"))}
         write_meta(given.meta, given.output, scores | {"speed": own["words a second"]})
     lines = table(found)
@@ -228,7 +228,7 @@ def main() -> None:
 
 
 def name_of(model: str) -> str:
-    """Return the name of a package, or of the directory that holds the model."""
+    """Return the name of a package, or of the directory with ``model-best`` or ``model-last``."""
     path = Path(model)
     return path.parent.name if path.name.startswith("model-") else path.name
 

@@ -1,14 +1,14 @@
-"""``crf_ner`` compared with spaCy's ``ner``: F1 on a development set, calibration, speed.
+"""F1, calibration and speed of ``crf_ner`` and spaCy's ``ner`` on a development set.
 
     python -m benchmarks entities WNUT-17 corpus/ner/dev.spacy \
         --crf training/crf_seed0/model-best --ner training/ner_seed0/model-best
 
-The pipelines were trained with the same settings except the component, several of each for several
-seeds. Speeds are measured with the first pipeline of each, in turn in one run: words per second in
-batches of whole texts and of their first eight words, and calls of a pipeline on single docs of 8
-to 15 words. "With sets" is the same pipeline, calibrated on the development set so that the
-entities of 90 % of its texts are in their sets. With --limit only F1 and calibration error are of
-the whole development set.
+The pipelines have been trained with the same settings except the component. There may be several of
+each, for several seeds. Speeds are measured with the first pipeline of each, which take turns. They
+are words per second in batches of whole texts and of their first eight words, and the time of calls
+on single docs of 8 to 15 words. "With sets" is the same ``crf_ner``, calibrated on the development
+set so that the sets of 90 % of its texts contain all entities. With --limit, that calibration and
+the speeds use fewer texts. F1 and the calibration error are always of the whole development set.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def examples_for(nlp: Language, corpus: Path) -> list[Example]:
 
 
 def evaluate(path: Path, corpus: Path) -> tuple[float, float | None]:
-    """Return F1, and the calibration error if there are probabilities."""
+    """Return F1 and the calibration error, which is None for pipelines without probabilities."""
     nlp = spacy.load(path)
     examples = examples_for(nlp, corpus)
     scores = nlp.evaluate(examples)
@@ -57,7 +57,7 @@ def evaluate(path: Path, corpus: Path) -> tuple[float, float | None]:
 
 
 def pipeline(path: Path, **settings: Any) -> Language:
-    """Return a trained pipeline with other settings of its ``crf_ner``."""
+    """Load a trained pipeline, and change settings of its ``crf_ner``."""
     nlp = spacy.load(path)
     if settings:
         nlp.get_pipe("crf_ner").cfg.update(settings)  # type: ignore[union-attr]
@@ -71,7 +71,7 @@ def with_sets(path: Path, corpus: Path, limit: int | None) -> Language:
 
 
 def seconds(nlp: Language, words: list[list[str]], alone: bool) -> float:
-    """Return the processor time on docs of these words, one doc in each call or in batches."""
+    """Return the processor time on docs with these words, in batches or one doc in each call."""
     docs = [Doc(nlp.vocab, words=own) for own in words]
     start = time.process_time()
     if alone:
@@ -84,7 +84,7 @@ def seconds(nlp: Language, words: list[list[str]], alone: bool) -> float:
 
 
 def embedder(nlp: Language) -> str:
-    """Return the settings of the embedder of the last component."""
+    """Format the settings of the embedder of the last component."""
     components = nlp.config["components"]
     found = components[nlp.pipe_names[-1]]["model"]["tok2vec"]
     if "upstream" in found:

@@ -1,15 +1,17 @@
-"""Learning curves of ``crf_ner`` and of spaCy's ``ner``, and what many labels cost.
+"""Learning curves of ``crf_ner`` and of spaCy's ``ner``, and their cost with many labels.
 
     python -m benchmarks entity_curves WNUT-17=corpus/ner BC5CDR=corpus/bc5cdr UNER=corpus/uner
     python -m benchmarks entity_curves WNUT-17=corpus/ner --seeds    # no run, the table alone
     python -m benchmarks entity_curves --labels 5 20 50 150
 
-Both have their default embedder, and the batches, optimizer and dropout of configs/ner_crf.cfg. A
-corpus is a folder with train.spacy and dev.spacy; a fixed part of a long dev.spacy is held out. The
-curves of each seed are a line of PATH, which is in the repository, so that several runs can measure
-them. A line with the same settings is not trained again. The table has all lines with the present
-settings. Times are of a processor; a step of the one follows a step of the other, and the median of
-their ratios counts.
+Both have the same embedder, and the batches, optimizer and dropout of configs/ner_crf.cfg. A corpus
+is a folder with train.spacy and dev.spacy. F1 is measured on dev.spacy, or on a fixed part of it if
+it is long.
+
+The curves of each seed are a line of PATH, a file of the repository, so that several runs can
+measure them. A seed that has a line with the same settings is not trained again. The table has all
+lines with the present settings. Times are processor times. The two components take steps in turn,
+and the median of the ratios of their times counts.
 """
 
 from __future__ import annotations
@@ -51,7 +53,11 @@ TOK2VEC = EMBEDDER
 
 
 class Side:
-    """A pipeline of one component, and its training. seconds: of a processor, of each step."""
+    """A pipeline of one component in training.
+
+    Attributes:
+        seconds: processor time of each step.
+    """
 
     def __init__(self, component: str, reference: Sequence[Doc], seed: int) -> None:
         fix_random_seed(seed)
@@ -64,7 +70,7 @@ class Side:
         self.seconds: list[float] = []
 
     def examples(self, reference: Sequence[Doc]) -> list[Example]:
-        """With docs that nothing has been written on."""
+        """Return examples whose predicted docs have no annotation."""
         return [
             Example(Doc(self.nlp.vocab, words=[token.text for token in doc]), doc)
             for doc in reference
@@ -90,7 +96,7 @@ def held_out(docs: list[Doc]) -> list[Doc]:
 
 
 def batches(docs: Sequence[Doc], seed: int) -> Iterator[list[Doc]]:
-    """Without end, in another order each time."""
+    """Yield batches without end, with another order of the docs in each round."""
     order = random.Random(seed)
     while True:
         shuffled = list(docs)
@@ -100,7 +106,7 @@ def batches(docs: Sequence[Doc], seed: int) -> Iterator[list[Doc]]:
 
 
 def ratio(sides: Sequence[Side]) -> float:
-    """Return the ratio of the processor time of a step."""
+    """Return the median ratio of the processor times of the same step."""
     return median(own / other for own, other in zip(*(side.seconds for side in sides)))
 
 
@@ -121,13 +127,13 @@ def digest_of_settings() -> str:
 
 
 def kept(path: Path, steps: Sequence[int]) -> list[dict[str, Any]]:
-    """The lines with these steps and the settings of today."""
+    """Return the lines of a file with these steps and the present settings."""
     digest = digest_of_settings()
     return [row for row in read(path) if (row["digest"], row["steps"]) == (digest, list(steps))]
 
 
 def curve(title: str, folder: Path, seed: int, steps: Sequence[int]) -> dict[str, Any]:
-    """F1 of each component after each number of steps, and the ratio of their times."""
+    """Train both components, and return F1 after each number of steps and the ratio of times."""
     train, dev = docs_of(folder / "train.spacy"), held_out(docs_of(folder / "dev.spacy"))
     sides = [Side(component, train, seed) for component in COMPONENTS]
     scores: dict[str, list[float]] = {component: [] for component in COMPONENTS}
@@ -157,9 +163,10 @@ def curve(title: str, folder: Path, seed: int, steps: Sequence[int]) -> dict[str
 
 
 def many_labels(vocab: Any, labels: int, texts: int = 150) -> list[Doc]:
-    """Make texts of 10 to 30 random words with entities of one to three.
+    """Make texts of 10 to 30 random words, with entities of one to three words.
 
-    The words of entities are others, and say the label, so that a few steps learn to find some.
+    The words of entities occur nowhere else and contain the label, so that a few steps of training
+    suffice to find some entities.
     """
     draw, docs = random.Random(0), []
     for _ in range(texts):
@@ -183,12 +190,13 @@ class CostOfLabels:
     """Costs of ``crf_ner`` and ``ner`` with the same labels.
 
     Attributes:
-        updates: milliseconds of an update of 150 texts, of each component.
-        ratio: median ratio of these.
-        found: entities that each finds in the texts afterwards.
-        words: words a second of ``crf_ner`` in batches of texts, ``ner`` = 1; without and with
+        updates: milliseconds of an update with 150 texts, of each component.
+        ratio: median ratio of their times.
+        found: number of entities that each component finds in these texts after the training.
+        words: words a second of ``crf_ner`` in batches, as multiples of ``ner``, without and with
             probabilities.
-        calls: time of a call on one text of ``crf_ner``, ``ner`` = 1; as there.
+        calls: time of a call of ``crf_ner`` on one text, as multiples of ``ner``, without and with
+            probabilities.
     """
 
     updates: tuple[float, float]
@@ -199,20 +207,20 @@ class CostOfLabels:
 
 
 def cost_of_labels(labels: int, steps: int = 100, rounds: int = 5) -> CostOfLabels:
-    """Train both components on the same 150 texts, then let them predict these."""
+    """Train both components on the same 150 texts, and measure their predictions on them."""
     docs = many_labels(spacy.blank("en").vocab, labels)
     sides = [Side(component, docs, 0) for component in COMPONENTS]
     for _ in range(steps):
         for side in sides:
             side.step(docs)
     for side in sides:
-        # The first compiles, and makes what the optimizer keeps.
+        # The first step compiles kernels, and allocates the state of the optimizer.
         del side.seconds[0]
     words = [[token.text for token in doc] for doc in docs]
     own, other = (side.nlp for side in sides)
     pipe: Any = own.get_pipe("crf_ner")
     times: dict[tuple[str, bool], list[float]] = {}
-    # The first round compiles.
+    # The first round compiles kernels, and is not counted.
     for turn in range(rounds + 1):
         for name, nlp in (("map", own), ("probabilities", own), ("ner", other)):
             if nlp is own:
@@ -246,7 +254,12 @@ def spread(values: Sequence[float], unit: str) -> str:
 
 
 def table_of_curves(rows: Sequence[dict[str, Any]], steps: Sequence[int]) -> list[str]:
-    """rows: as they are kept; of two of a seed, the later one counts."""
+    """Return the lines of the table of curves.
+
+    Args:
+        rows: lines of PATH. The last line of a corpus and seed counts.
+        steps: the numbers of steps at which F1 was measured.
+    """
     found: dict[str, dict[int, dict[str, Any]]] = {}
     for row in rows:
         found.setdefault(row["corpus"], {})[row["seed"]] = row

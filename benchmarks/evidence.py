@@ -1,12 +1,11 @@
-"""Cost of evidence: steps of ``crf_ner`` on texts with a part of their annotation, and with all of
-it.
+"""Cost of a training step of ``crf_ner`` on partially annotated texts, by the kind of annotation.
 
     python -m benchmarks evidence
     python -m benchmarks evidence --labels 2 6 18 --tokens 1000
 
-Texts are random words with random entities, 5 to 50 tokens long, with an entity in 8 tokens. Each
-kind of annotation learns a step after the others on the same texts, with the default embedder; the
-least of several steps counts, in processor time of one thread.
+Texts are 5 to 50 random words, with an entity in every 8 tokens. A pipeline with the default
+embedder is trained for each kind of annotation, on the same texts. The pipelines take steps in
+turn. The least processor time of several steps counts, on one thread.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Make = Callable[[Doc, list[str]], None]
 
 
 def complete(doc: Doc, labels: list[str]) -> None:
-    """Keep the annotation."""
+    """Keep the complete annotation."""
 
 
 def missing(doc: Doc, labels: list[str]) -> None:
@@ -54,13 +53,13 @@ def flags(count: int | None) -> Make:
 
 
 def present(doc: Doc, labels: list[str]) -> None:
-    """Flag the labels that the text has, and say nothing of the others."""
+    """Flag the labels that the text has. The other labels get no flag."""
     doc._.entity_flags = dict.fromkeys((span.label_ for span in doc.ents), 1)
     doc.set_ents([], default="missing")
 
 
 def sources(doc: Doc, labels: list[str]) -> None:
-    """Let each source see seven of ten entities."""
+    """Give each source a random 70 % of the entities."""
     chance, seen = random.Random(len(doc)), list(doc.ents)
     doc.set_ents([], default="missing")
     for name in SOURCES:

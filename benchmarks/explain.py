@@ -1,14 +1,15 @@
-"""Faithfulness of the words that ``spacy latent explain`` chooses, over texts of a corpus. They are
-compared with as many words by leave-one-out, and with as many random words.
+"""Faithfulness of the words that ``spacy latent explain`` chooses, over texts of a corpus.
+
+They are compared with equally many words by leave-one-out, and with equally many random words.
 
     python -m spacy project run sentiment-data
     python -m spacy train configs/sentiment_baseline.cfg --output training/sentiment_baseline \
         --training.max_epochs 2
     python -m benchmarks explain training/sentiment_baseline/model-best corpus/sentiment/test.spacy
 
-The texts are at equal distances in the corpus, and the predicted label of each is explained. The
-results of all texts are a line of PATH, which is in the repository. Without a model and a corpus
-the table is written from the last line.
+The texts are at equal distances in the corpus. The predicted label of each text is explained. The
+results of all texts are a line of PATH, a file of the repository. Without a model and a corpus, the
+table is written from the last line.
 """
 
 from __future__ import annotations
@@ -37,14 +38,16 @@ CHOICES = {
     LEAVE_ONE_OUT: "as many by leave-one-out",
     RANDOM: "as many at random, mean of ten draws",
 }
-# How words go: hidden from the model, or taken out of the text.
+# Two ways to remove words: hide them from the model, or delete them from the text.
 WAYS = {"faithfulness": "hidden", "erased": "cut out"}
 FIGURES = ("comprehensiveness", "sufficiency")
 
 
 def texts(nlp: Language, corpus: Path, count: int) -> list[Doc]:
-    """Return this number of texts of the corpus at equal distances, not processed; all if there are
-    fewer.
+    """Return unprocessed docs of some texts, at equal distances in the corpus.
+
+    Args:
+        count: number of texts. All are returned if the corpus has fewer.
     """
     docs = list(DocBin().from_disk(corpus).get_docs(nlp.vocab))
     places = np.linspace(0, len(docs) - 1, min(count, len(docs))).round().astype(int)
@@ -59,7 +62,7 @@ def texts(nlp: Language, corpus: Path, count: int) -> list[Doc]:
 
 
 def measured(nlp: Language, docs: list[Doc], steps: int) -> list[dict[str, Any]]:
-    """A row for each text that has a word."""
+    """Explain each text that has a word, and return a row of figures for each."""
     rows = []
     for doc in docs:
         if not len(doc):
@@ -78,20 +81,26 @@ def measured(nlp: Language, docs: list[Doc], steps: int) -> list[dict[str, Any]]
 
 
 def counts(rows: list[dict[str, Any]], way: str, choice: str, place: int) -> np.ndarray:
-    """Return ``(texts, 2)``: one figure of each text, and 1, so that the interval of the ratio is
-    the interval of the mean.
+    """Return a figure of each text beside a 1, ``(texts, 2)``.
+
+    The bootstrap gives an interval of the ratio of the two sums, which is then the mean.
     """
     return np.array([[row[f"{way} {choice}"][place], 1.0] for row in rows])
 
 
 def share(value: float) -> str:
-    # Adding zero takes the sign off one.
+    # Adding zero turns -0.0 into 0.0.
     return f"{round(100 * value, 1) + 0:.1f}"
 
 
 def table(found: dict[str, Any]) -> list[str]:
-    """found: one line of PATH. Texts whose label is predicted without any word are not compared,
-    since all three ways choose no word.
+    """Return the lines of the section of results.
+
+    Texts whose label is predicted without any word are not compared, because all three choices are
+    empty.
+
+    Args:
+        found: one line of PATH.
     """
     every = found["rows"]
     rows = [row for row in every if row["chosen"]]
@@ -126,7 +135,7 @@ def table(found: dict[str, Any]) -> list[str]:
                 if choice == MASK:
                     cells.append("")
                     continue
-                # The more comprehensive the better, and the less is missed of what suffices.
+                # A higher comprehensiveness is better, and a lower sufficiency.
                 pair = (mask, own) if place == 0 else (own, mask)
                 better = paired_drop(accuracy, *pair)
                 cells.append(f"{share(better.drop)} ({share(better.low)} to {share(better.high)})")

@@ -1,8 +1,8 @@
-"""Peak memory, and the time of imports and first calls, each in a process of its own.
+"""Peak memory, and the time of imports and first calls, each measured in its own process.
 
     python -m benchmarks footprint
 
-Peak memory is what the resident set grew by over its level after a warm-up on short input.
+Peak memory is the growth of the resident set above its level after a warm-up on short input.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ for label in ("PER", "ORG", "LOC"):
     pipe.add_label(label)
 nlp.initialize()
 """
-# A component of entities, in processor time: a first request waits for it.
+# The processor time of the first call of a component for entities, which a first request waits for.
 ENTITIES = f"""{COMPONENT}
 start = time.process_time()
 nlp("Ada Lovelace met Charles Babbage in London.")
 print(time.process_time() - start)
 """
-# Memory, in a process of its own, of a component of entities that reads short texts.
+# The resident memory of a component for entities after different numbers of short texts.
 RESIDENT = (
     COMPONENT
     + """
@@ -101,7 +101,7 @@ for count in map(int, sys.argv[3:]):
 """
 )
 IMPORT = "import time; s = time.perf_counter(); import {}; print(time.perf_counter() - s)"
-# spaCy itself loads torch where that is installed.
+# Only numba is looked for, because spaCy itself loads torch if it is installed.
 BLANK = (
     "import sys, spacy; nlp = spacy.blank('en'); nlp.add_pipe('textcat'); "
     "print(int('numba' in sys.modules))"
@@ -137,7 +137,7 @@ def memory_lines() -> list[str]:
         for name in OPERATIONS:
             if name.startswith("marginals") and "marginals" not in structure.tractable:
                 continue
-            # SparseMAP of hundreds of words is minutes.
+            # SparseMAP would take minutes for hundreds of words.
             sizes = SIZES[:1] if name.startswith("SparseMAP") else SIZES
             peaks = run(MEMORY, structure.name, name, *map(str, sizes))
             cells = [f"{peak / 2**20:.1f}" for peak in peaks]

@@ -1,20 +1,20 @@
-"""How true the gradient of each estimator is, at several points of one training.
+"""Cosine of each estimator's gradient with the true gradient, at several points of one training.
 
     python -m benchmarks gradients [--steps 30 300 1000]
 
 The demo's classifier (recipe ``demo_attention_score_function``, corpus/demo of project.yml) is
-trained by the score function. At each of the steps the gradient of the expected loss with respect
-to the arc scores of one batch is worked out; the row of an estimator is the cosine between that and
-the mean of as many of its own gradients as make its noise small, and then of a single one, the mean
-over draws. 1 is the direction of steepest descent, 0 none, and below 0 the expected loss rises. The
-batch is not trained on.
+trained by the score function. At each of the given steps, the gradient of the expected loss with
+respect to the arc scores of one batch is computed. The row of an estimator has the cosine of this
+gradient with the mean of several gradients of the estimator, which reduces their noise. The number
+in brackets is the mean cosine of its single gradients. 1 is the direction of steepest descent. The
+expected loss rises if a cosine is below 0. The batch is not trained on.
 
 The heads of the demo's trees are drawn independently of each other, each from the earlier words.
-So the gradient for the arc h → m is μ (E[L | h → m] − E[L]), where all other heads are drawn and
-all heads of m are tried with them: the mean of that over DRAWS drawn trees.
+The gradient for the arc h → m is therefore μ (E[L | h → m] − E[L]). It is estimated by the mean
+over DRAWS drawn trees, in which all heads of m are tried while the other heads stay.
 
-Estimators whose objective is another one, such as the loss of a relaxed structure, are judged by
-the loss of hard structures all the same: that is what is predicted with.
+Some estimators have another objective, such as the loss of a relaxed structure. They are judged by
+the loss of hard structures as well, because predictions use hard structures.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ BATCH, LENGTH, SAMPLES, AT_ONCE = 48, 16, 8, 60
 
 
 def estimators() -> dict[str, tuple[Estimator, int]]:
-    """By name, with how many gradients are averaged."""
+    """Return the estimators by name, each with the number of gradients that are averaged."""
     gumbel: dict[str, Any] = {"noise": "gumbel", "num_samples": SAMPLES}
     unbiased = ScoreFunction(SAMPLES, LeaveOneOut())
     return {
@@ -85,7 +85,7 @@ def estimators() -> dict[str, tuple[Estimator, int]]:
 
 @contextmanager
 def replaced(layer: LatentLayer, estimator: Estimator) -> Iterator[list[Tensor]]:
-    """The layer with another estimator; what it scores in the meantime, with gradients kept."""
+    """Give a layer another estimator, and yield the list of its scores, which keep gradients."""
     own, score = layer.estimator, layer.score
     seen: list[Tensor] = []
 
@@ -96,7 +96,7 @@ def replaced(layer: LatentLayer, estimator: Estimator) -> Iterator[list[Tensor]]
         seen.append(scores)
         return structure, scores
 
-    # Some are modules and some are not, and a torch module keeps the two apart.
+    # Deletion is needed first: torch stores attributes that are modules apart from other ones.
     del layer.estimator
     layer.estimator = estimator
     layer.score = watched  # type: ignore[method-assign]
@@ -108,14 +108,14 @@ def replaced(layer: LatentLayer, estimator: Estimator) -> Iterator[list[Tensor]]
 
 
 def gradients(nlp: Language, batch: list[Example], estimator: Estimator, count: int) -> Tensor:
-    """``(count, numbers)``: of the loss, with respect to the scores of all arcs."""
+    """Return gradients of the loss with respect to the scores of all arcs, ``(count, numbers)``."""
     (name,) = nlp.pipe_names
     pipe: Any = nlp.get_pipe(name)
     layer = latent_layer(pipe.model)
     found = []
     for _ in range(count):
         with replaced(layer, estimator) as seen:
-            # False, since None is the optimizer of the config.
+            # With sgd=None, spaCy would create an optimizer and change the weights.
             update = [Example(e.reference.copy(), e.reference) for e in batch]
             nlp.update(update, sgd=False)  # type: ignore[arg-type]
         found.append(torch.cat([_of(scores) for scores in seen]))
@@ -137,7 +137,10 @@ def forget_gradients(model: Model) -> None:
 
 
 def _of(scores: Tensor) -> Tensor:
-    """The gradient, without what moves all heads of a word alike: it changes no structure."""
+    """Return the gradient of some scores, minus its mean over the heads of each word.
+
+    Equal changes of the scores of all heads of a word do not change the distribution.
+    """
     assert scores.grad is not None
     return _centered(scores.grad, scores).detach().flatten()
 
@@ -151,8 +154,12 @@ def _centered(given: Tensor, scores: Tensor) -> Tensor:
 
 
 class Varied(Estimator):
-    """Trees that differ from a drawn one in one arc each. fresh: whether to draw one; else the
-    last one is varied on."""
+    """An estimator that returns variants of one drawn tree, each with another head of one word.
+
+    Attributes:
+        fresh: whether the next call draws a new tree. Otherwise it varies the last tree.
+        arcs: the arc of each variant, ``(K, 2)``.
+    """
 
     hard = True
 
@@ -176,7 +183,7 @@ class Varied(Estimator):
 
 
 def true_gradient(nlp: Language, batch: list[Example], draws: int) -> Tensor:
-    """Return the gradient of the expected loss, in the form of :func:`gradients`."""
+    """Return the gradient of the expected loss, in the layout of a row of :func:`gradients`."""
     (name,) = nlp.pipe_names
     pipe: Any = nlp.get_pipe(name)
     layer, size = latent_layer(pipe.model), LENGTH + 1
@@ -208,8 +215,11 @@ def cosine(first: Tensor, second: Tensor) -> float:
 def measure(
     nlp: Language, batch: list[Example], draws: int, judged: dict[str, tuple[Estimator, int]]
 ) -> dict[str, str]:
-    """The cosine of the mean gradient, and in brackets the mean one of a single gradient, by
-    estimator."""
+    """Return the cell of each estimator.
+
+    It has the cosine of its mean gradient with the true one. The mean cosine of single gradients
+    follows in brackets if there are several.
+    """
     halves = [true_gradient(nlp, batch, draws // 2) for _ in range(2)]
     truth = halves[0] + halves[1]
     cells = {CONTROL: f"{cosine(*halves):.2f}"}
@@ -222,7 +232,7 @@ def measure(
 
 
 class Training:
-    """The demo's classifier from the start, and how it goes on."""
+    """A training of the demo's classifier, step by step."""
 
     def __init__(self, estimator: Estimator | None = None) -> None:
         data = ROOT / "corpus" / "demo"
@@ -241,7 +251,7 @@ class Training:
         self.optimizer, self.step = Adam(2e-3), 0
 
     def advance(self, goal: int) -> float:
-        """RETURNS: the accuracy then."""
+        """Train up to a step, and return the accuracy on the development set."""
         while self.step < goal:
             start = self.step * BATCH % len(self.examples)
             self.nlp.update(self.examples[start : start + BATCH], sgd=self.optimizer)

@@ -1,9 +1,10 @@
-"""RESULTS.md: one page of rows from the pages of results, each looked up and none typed.
+"""Write RESULTS.md, a page of selected rows of the pages of results.
 
     python -m benchmarks headlines
 
-Every program that writes a section writes this page, too. Its rows are declared here, including
-rows in which another library is better.
+All figures are looked up on these pages, and none is typed. Every program that writes a section of
+results writes this page as well. Its rows are declared here, including rows in which another
+library is better.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class Cell:
     """One figure of a section.
 
     Attributes:
-        section: The section's name.
-        row: How the row begins, and no other row of the section.
+        section: The name of the section.
+        row: The beginning of the row, which no other row of the section has.
         column: The heading of its column.
     """
 
@@ -53,7 +54,7 @@ class Headline:
 
     Attributes:
         what: The measured quantity.
-        cells: One for each further column, looked up or, as text, what the page says.
+        cells: The cells of the other columns, either figures to look up or texts.
     """
 
     what: str
@@ -93,7 +94,7 @@ def _learned(
 
 
 def _columns(what: str, section: str, row: str, ours: str, theirs: str, control: str) -> Headline:
-    """A row whose control stands in another column."""
+    """Return a row whose section has the control's figure in another column of the same row."""
     cells = (Cell(section, f"| {row} |", column) for column in (ours, theirs))
     return Headline(what, (*cells, control))
 
@@ -484,10 +485,10 @@ def _cells(line: str) -> list[str]:
 
 
 def look_up(cell: Cell, folder: Path = FOLDER) -> str:
-    """Return a figure as its section has it, without the seeds where their mean follows.
+    """Return a figure as its section has it. Figures of single seeds before a mean are left out.
 
     Raises:
-        LookupError: If the section lacks the row or the column, or several rows begin so.
+        LookupError: If the section lacks the row or the column, or several rows begin like it.
     """
     lines = read_section(cell.section, folder).splitlines()
     rows = [i for i, line in enumerate(lines) if line.startswith(cell.row)]
@@ -508,17 +509,17 @@ def look_up(cell: Cell, folder: Path = FOLDER) -> str:
 
 
 def link(section: str, folder: Path = FOLDER) -> str:
-    """Return a link to a section, under its title."""
+    """Return a link to a section, with its title as the text."""
     title = read_section(section, folder).splitlines()[0].removeprefix("## ")
     anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
     return f"[{title}]({FOLDER.name}/{page_of(section)}.md#{anchor})"
 
 
 def page(folder: Path = FOLDER) -> str:
-    """Return the text of RESULTS.md as the pages in ``folder`` have it.
+    """Return the text of RESULTS.md, with the figures of the pages in ``folder``.
 
     Raises:
-        LookupError: If a row is missing from the page that it is declared for.
+        LookupError: If a declared row is missing on its page.
     """
     return "\n".join([INTRODUCTION, *_tables(folder), *_contents()]) + "\n"
 
@@ -543,7 +544,7 @@ def _contents() -> Iterator[str]:
 
 
 def write_headlines(folder: Path = FOLDER, path: Path = PATH) -> None:
-    """Write the page of headlines from the pages in ``folder``."""
+    """Write RESULTS.md, with the figures of the pages in ``folder``."""
     path.write_text(page(folder), encoding="utf8")
 
 

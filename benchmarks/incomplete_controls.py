@@ -1,4 +1,4 @@
-"""Corpora for the controls of incomplete annotation that people would try first.
+"""Write corpora for controls of incomplete annotation: simple methods that people would try first.
 
     python -m benchmarks.incomplete_controls corpus/incomplete
     python -m benchmarks.incomplete_controls corpus/incomplete --encoder path/to/encoder
@@ -6,31 +6,31 @@
 Two corpora use the texts of ``flags.spacy``, in which 150 texts are annotated completely and the
 others have flags:
 
-- ``flags_negatives.spacy``: the complete texts, and those others that are flagged to have no
-  entity, which are complete thereby.
-- ``flags_self_trained.spacy``: the complete texts, and the others as a ``crf_ner`` that was trained
-  on the complete ones annotates them, without entities of labels that are flagged to be absent.
-  Texts in which it finds none of a label that is flagged are left out. With ``--encoder`` this
-  corpus alone is written, as ``flags_self_trained_encoder.spacy``, by a ``crf_ner`` over the
-  pre-trained encoder.
+- ``flags_negatives.spacy``: the complete texts, and the texts that are flagged to have no entity.
+  These flags are a complete annotation.
+- ``flags_self_trained.spacy``: the complete texts, and the other texts with predicted entities. A
+  ``crf_ner`` that is trained on the complete texts predicts them. Entities of labels that are
+  flagged to be absent are removed. A text is left out if an entity of a label that is flagged to be
+  present is missing. With ``--encoder`` only this corpus is written, as
+  ``flags_self_trained_encoder.spacy``, by a ``crf_ner`` over the pre-trained encoder.
 
-One corpus uses the texts of ``sparse.spacy``, in which some entities alone are annotated:
+One corpus uses the texts of ``sparse.spacy``, in which only some entities are annotated:
 
 - ``sparse_negatives.spacy``: a random 15 % of the tokens without annotation are outside, the same
-  in each epoch.
+  ones in each epoch.
 
 Three corpora use the texts of ``sources.spacy``, in which several sources wrote entities. None of
 them needs an annotated text:
 
 - ``sources_plurality.spacy``: for each token the BIO tag that most sources give. Outside is a vote
-  like any other; no source abstains here. If two tags have as many votes, outside comes first, then
-  the labels in alphabetical order. A tag I after another label begins an entity.
+  like any other, and no source abstains. In a tie, outside comes first, then the labels in
+  alphabetical order. A tag I after another label begins an entity.
 - ``sources_best.spacy``: the entities of the source that agrees most with the plurality, by F1.
-- ``sources_hmm.spacy``: the entities that a hidden Markov model finds most probable. Its states are
-  BIO tags. Each source emits a tag given the state, independently of the other sources. At the
-  start each source is right with probability 0.7. Expectation maximization on the sources alone
-  follows, as aggregators for weak supervision are trained, but stops before the first round after
-  which the model agrees less with the plurality. Without this stop it drifts.
+- ``sources_hmm.spacy``: the most probable entities by a hidden Markov model. Its states are BIO
+  tags. Given the state, the sources emit tags independently. Initially each source is right with
+  probability 0.7. Expectation maximization on the sources alone follows, as aggregators for weak
+  supervision are trained. It stops before the first round that reduces the agreement with the
+  plurality. Without this stop, the model drifts.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ STEPS = 300
 
 
 def flags_of(doc: Doc) -> dict[str, bool]:
-    """Return for each label whether the text is flagged to have it; empty if the text is annotated
-    completely.
+    """Return the flags of a text: for each flagged label, whether the text has it.
+
+    Texts that are annotated completely have no flags.
     """
     cats = doc.cats.items()
     return {name.removeprefix(PREFIX): value > 0.5 for name, value in cats}
@@ -107,7 +108,7 @@ def some_outside(docs: Iterable[Doc], share: float = 0.15, seed: int = 0) -> Ite
 
 
 class SourceHmm:
-    """Hidden Markov model of BIO tags that several sources observe."""
+    """A hidden Markov model whose states are BIO tags, which several sources observe."""
 
     def __init__(self, labels: list[str], sources: int) -> None:
         self.tags = ["O", *(f"{place}-{label}" for label in labels for place in "BI")]
@@ -126,7 +127,7 @@ class SourceHmm:
         self.emissions = np.repeat(confusions[None], sources, 0)
 
     def seen(self, doc: Doc) -> np.ndarray:
-        """Return the numbers of the tags that each source gives, ``(S, n)``."""
+        """Return the number of the tag that each source gives to each token, ``(S, n)``."""
         found = np.zeros((len(self.emissions), len(doc)), dtype=np.int64)
         for source, row in enumerate(found, 1):
             for span in doc.spans[f"{SOURCE}{source}"]:
@@ -135,12 +136,12 @@ class SourceHmm:
         return found
 
     def likelihoods(self, seen: np.ndarray) -> np.ndarray:
-        """Return the probability of the observations given each state, ``(n, K)``."""
+        """Return the probability of each token's observations given each state, ``(n, K)``."""
         each = [own[:, tags] for own, tags in zip(self.emissions, seen)]
         return np.prod(each, axis=0).T
 
     def learn(self, texts: list[np.ndarray]) -> None:
-        """Take one step of expectation maximization, with one count added everywhere."""
+        """Take one step of expectation maximization, with additive smoothing of the counts."""
         start, transitions = self.start.copy(), (self.transitions > 0).astype(float)
         emissions = np.ones_like(self.emissions)
         for seen in texts:
@@ -165,7 +166,7 @@ class SourceHmm:
         self.emissions = emissions / emissions.sum(2, keepdims=True)
 
     def best(self, seen: np.ndarray) -> list[str]:
-        """Return the most probable tags."""
+        """Return the most probable sequence of tags."""
         with np.errstate(divide="ignore"):
             likely, between = np.log(self.likelihoods(seen)), np.log(self.transitions)
             scores = [np.log(self.start) + likely[0]]
@@ -184,13 +185,16 @@ Entities = set[tuple[int, int, str]]
 
 
 def entities_of(tags: Sequence[str]) -> Entities:
-    """Return first token, token after the last one, and label of each entity in BIO tags."""
+    """Return the entities in a sequence of BIO tags.
+
+    Each has its first token, the token after its last one, and its label.
+    """
     found = tags_to_entities(iob_to_biluo(tags))
     return {(start, end + 1, label) for label, start, end in found}
 
 
 def agreement(these: Iterable[Entities], those: Iterable[Entities]) -> float:
-    """Return the F1 of the entities of some texts, judged by other entities of these texts."""
+    """Return the F1 between two annotations of the same texts."""
     common = total = 0
     for one, other in zip(these, those):
         common += 2 * len(one & other)
@@ -199,12 +203,13 @@ def agreement(these: Iterable[Entities], those: Iterable[Entities]) -> float:
 
 
 class Sources:
-    """What several sources wrote in texts, and their aggregates.
+    """The annotations of several sources, and their aggregates.
 
     Attributes:
-        names: of the groups of spans.
-        seen: for each text the number of the BIO tag that each source gives, ``(S, n)``.
-        plurality: for each text the entities by the tag with most votes at each token.
+        names: names of the groups of spans, one for each source.
+        seen: for each text the number of the BIO tag that each source gives to each token,
+            ``(S, n)``.
+        plurality: for each text the entities of the tags that have most votes at each token.
     """
 
     def __init__(self, docs: Sequence[Doc]) -> None:
@@ -228,8 +233,10 @@ class Sources:
         return max(each, key=lambda found: agreement(found, self.plurality))
 
     def by_hmm(self, rounds: int = 10) -> list[Entities]:
-        """Return the most probable entities by the hidden Markov model, as it is before the first
-        round of expectation maximization after which it agrees less with the plurality.
+        """Train the hidden Markov model, and return its most probable entities.
+
+        Training stops before the first round of expectation maximization that reduces the agreement
+        with the plurality.
         """
         kept: list[Entities] = []
         agreed = -1.0
@@ -246,7 +253,7 @@ class Sources:
 
 
 def annotated(docs: Iterable[Doc], entities: Iterable[Entities]) -> Iterator[Doc]:
-    """Yield texts with these entities alone, as if they were complete."""
+    """Yield texts with these entities as their only and complete annotation."""
     for doc, own in zip(docs, entities):
         doc.spans.clear()
         doc.set_ents([Span(doc, *one) for one in sorted(own)], default="outside")
@@ -254,10 +261,10 @@ def annotated(docs: Iterable[Doc], entities: Iterable[Entities]) -> Iterator[Doc
 
 
 def write_aggregates(folder: Path, vocab: Vocab, hmm: bool = True) -> None:
-    """Write the controls of the sources in ``sources.spacy``.
+    """Write the corpora of aggregated sources from ``sources.spacy``.
 
     Args:
-        hmm: whether the hidden Markov model is one of them.
+        hmm: whether to write the corpus of the hidden Markov model as well.
     """
     docs = read(folder / "sources.spacy", vocab)
     sources = Sources(docs)
@@ -275,7 +282,10 @@ def read(path: Path, vocab: Vocab) -> list[Doc]:
 def trained(
     made: Path, texts: str, development: str, encoder: Path | None = None, seed: int = 0
 ) -> Language:
-    """Train a teacher to ``made``, over an encoder as the rows over an encoder are trained."""
+    """Train a ``crf_ner`` into the folder ``made``, and load it.
+
+    Over an encoder, it has the settings of the entries over an encoder.
+    """
     settings: dict[str, Any] = {
         "paths.train": texts,
         "paths.dev": development,
@@ -292,13 +302,13 @@ def trained(
 
 
 def teacher(folder: Path, name: str, development: str, encoder: Path | None = None) -> Language:
-    """Train on the complete texts of ``NAME.spacy`` in the folder."""
+    """Train a ``crf_ner`` on the complete texts of ``NAME.spacy`` in the folder."""
     texts = str(folder / f"{name}_as_if_complete.spacy")
     return trained(folder / f"teacher_{name}", texts, development, encoder)
 
 
 def write_controls(folder: Path, name: str, development: str) -> None:
-    """Write the controls of the flags in ``NAME.spacy``."""
+    """Write the corpora of negatives and of self-training from the flags in ``NAME.spacy``."""
     nlp = teacher(folder, name, development)
     flagged = folder / f"{name}.spacy"
     DocBin(docs=negatives(read(flagged, nlp.vocab))).to_disk(folder / f"{name}_negatives.spacy")

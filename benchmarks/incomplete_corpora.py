@@ -1,10 +1,10 @@
-"""Corpora of incomplete annotation in addition to the ones that ``configs/ner_*.cfg`` name.
+"""Write further corpora of incomplete annotation, which no file ``configs/ner_*.cfg`` names.
 
     python -m benchmarks.incomplete_corpora corpus/incomplete
 
-BC5CDR gets other amounts of annotation, and flags of which a tenth is wrong. ``FOLDER_wnut`` and
-``FOLDER_uner`` get WNUT-17 and Universal NER with the same kinds of annotation as BC5CDR, and the
-controls of their flags and sources.
+For BC5CDR, these have other amounts of annotation, and flags of which a tenth is wrong. WNUT-17 and
+Universal NER get the same kinds of annotation as BC5CDR, in ``FOLDER_wnut`` and ``FOLDER_uner``,
+and the controls of flags and sources.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spacy_latent.corpora.incomplete import (
     split_by_labels,
 )
 
-# The project's command for BC5CDR has the same values.
+# The share of entities that each source gives correctly, as in project.yml for BC5CDR.
 SOURCES = (0.8, 0.6, 0.5, 0.4, 0.3)
 
 
@@ -37,7 +37,7 @@ def write(docs: Iterable[Doc], path: Path) -> None:
 
 
 def write_amounts(corpus: str, folder: Path) -> None:
-    """Write other amounts of the annotation of BC5CDR."""
+    """Write corpora with other amounts of annotation of BC5CDR."""
     vocab = spacy.blank("en").vocab
     complete = partial(read, Path(corpus) / "train.spacy", vocab)
     for percent in (10, 60):

@@ -1,9 +1,9 @@
-"""The picture of the page about incomplete annotation, from the raw results on BC5CDR.
+"""Draw the picture of the page about incomplete annotation, from the raw results on BC5CDR.
 
     python -m benchmarks incomplete_picture
 
 It has a row for `crf_ner` with each kind of evidence, and rows for the best simple baselines and
-for what people do today. ``python -m benchmarks learning incomplete`` measures them.
+for common practice. ``python -m benchmarks learning incomplete`` measures them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.learning_plot import DRAWINGS, drawing
 PATH = DRAWINGS / "incomplete_annotation.svg"
 EVIDENCE = "crf_ner with evidence"
 SHARE = "15 % of other tokens as negatives"
-# For each kind of annotation its rows, by the names of entries.
+# The rows of each kind of annotation: the name of each row, and the name of its entry.
 ROWS: dict[str, dict[str, str]] = {
     "all annotation": {"crf_ner": "all annotation", "spaCy's ner": "all annotation, spaCy's ner"},
     "flags beside 150 sentences": {
@@ -48,7 +48,7 @@ TWO_MODELS = "one label in each half: a model for each label"
 
 
 def scores() -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Return F1 of each seed by row, and the kind of annotation of each row."""
+    """Return the F1 of each seed for each row, and the kind of annotation of each row."""
     entries = {entry.what: entry for entry in INCOMPLETE_ENTRIES}
     found: dict[str, list[float]] = {}
     kinds: dict[str, str] = {}

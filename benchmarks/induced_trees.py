@@ -1,14 +1,14 @@
-"""Latent trees of several seeds beside each other, chains, random trees and a treebank's.
+"""Compare latent trees of several seeds with each other, chains, random trees and a treebank.
 
     python -m spacy project run sentiment-data
     python -m spacy project run english-data
     python -m benchmarks induced_trees --seeds 0 1 2 3 4
 
 Each entry of a group of ``benchmarks learning`` that has one of the configs is trained with every
-seed, or goes on from its last checkpoint. The models stay where they are trained. They read the
-gold sentences and tokens of the corpus, here the development set of UD English EWT. Brackets are
-those of the binary form of a tree (:func:`spacy_latent.analysis.trees.brackets_of_heads`). Whole
-sentences, which all trees have, do not count, and a span with gaps has no bracket.
+seed, or resumes from its last checkpoint. The models are kept in their folders. They read the gold
+sentences and tokens of the corpus, by default the development set of UD English EWT. Brackets are
+taken from the binary form of a tree (:func:`spacy_latent.analysis.trees.brackets_of_heads`). Whole
+sentences do not count, since all trees have them. A span with gaps has no bracket.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from benchmarks.sections import write_section
 from spacy_latent.analysis import trees
 from spacy_latent.errors import LatentError
 
-# The heads of each sentence.
+# Lists of heads, one for each sentence.
 Treebank = list[list[int]]
-# Not that of benchmarks.learning, which removes its models.
+# benchmarks.learning uses another folder, from which it removes its models.
 RUNS = learning.RUNS.with_name("induced_trees")
 CONFIGS = ("sentiment_sparsemap_tree_lstm", "sentiment_perturb_and_parse")
 COLUMNS = (
@@ -72,7 +72,7 @@ def same_heads(first: Treebank, second: Treebank) -> float:
 
 
 def f1(first: Treebank, second: Treebank) -> float:
-    """Return the F1 between the brackets of two treebanks, without those of whole sentences."""
+    """Return the F1 between the brackets of two treebanks, without brackets of whole sentences."""
 
     def inner(heads: list[int]) -> list[tuple[int, int]]:
         return [span for span in trees.brackets_of_heads(heads) if span != (0, len(heads))]
@@ -83,12 +83,12 @@ def f1(first: Treebank, second: Treebank) -> float:
 def table(
     sentences: Sequence[Sequence[str]], gold: Treebank, found: dict[str, list[Treebank]]
 ) -> list[str]:
-    """Return a row for each kind of trees, each figure the mean over its seeds or pairs of them.
+    """Return a row for each kind of trees, with means over its seeds or over pairs of seeds.
 
     Args:
         found: the treebanks of each kind, one for each seed.
     """
-    # Their binary forms are left- and right-branching.
+    # The binary form of a flat tree branches to the left, and the one of a chain to the right.
     left, right = (
         [control(words, random.Random(0)) for words in sentences]
         for control in (trees.flat, trees.previous_token)
@@ -111,7 +111,7 @@ def table(
 
 
 def controls(sentences: Sequence[Sequence[str]], seeds: Sequence[int]) -> dict[str, list[Treebank]]:
-    """Return chains, and random trees with each seed."""
+    """Return treebanks of both kinds of chains, and of random trees for each seed."""
     made = {
         "control: each word on the next": [trees.next_token],
         "control: each word on the one before": [trees.previous_token],

@@ -1,29 +1,32 @@
-"""Speed of inference on structures, compared with other libraries: medians, both sides in turn.
+"""Speed of inference on structures, compared with other libraries (peers).
 
     python -m benchmarks inference [--quick] [--rows WORDS ...] [--scales 1 5 20]
 
-Each row runs at normal scores of scale 1, 5 and 20, where trained scorers are, in batches of 32
-items of 10, 25 and 50 words and of 5 to 60 words, and in batches of 1 and of 256. Scores are
-float32, the same for both sides, whose results are compared before anything is timed; at scale 1
-they must agree, and at the larger scales, where the peers' float32 may be at its end, the table
-says by how much they differ. Then each side in turn runs for 20 ms and once more, which is timed:
-warm, and without the other side's threads, which libgomp lets spin for some milliseconds. torch and
-our own kernels may use both threads; peers that take one sentence after another use one.
+Each row is measured on normal scores of scale 1, 5 and 20, which is the range of trained scorers.
+There are batches of 32 items of 10, 25 and 50 words and of 5 to 60 words, and batches of 1 and of
+256 items. Both sides get the same float32 scores, and their results are compared before they are
+timed. At scale 1 they must agree. At larger scales, float32 may be too imprecise for a peer, so the
+table has the difference.
 
-The table goes to the terminal and, of all rows at all scales and not --quick, to the section of
-results/inference.md between this program's markers. A peer that is not installed leaves its cells
-empty, and the header says so.
+The two sides take turns, and times are medians. In its turn, a side runs for 20 ms, and then once
+more, which is timed. By then it is warm, and the other side's threads no longer spin, as libgomp
+lets them do for some milliseconds. torch and our kernels may use both threads. Peers that process
+one sentence after another use one.
 
-lp-sparsemap has no wheel for newer Pythons, its archive on PyPI lacks the Cython files, and its
-source needs a setuptools and a Cython of its time, and <tuple> where it uses std::tie. From
-https://github.com/deep-spin/lp-sparsemap, with the headers of Eigen 3 in EIGEN, in an environment
-of the same Python with "setuptools<60", wheel and "Cython<3":
+The table goes to the terminal. If it has all rows at all scales, without --quick, it also replaces
+its section of results/inference.md. The cells of a peer that is not installed are empty, and the
+header names such peers.
+
+lp-sparsemap has no wheel for newer versions of Python, and its archive on PyPI lacks the Cython
+files. Its source needs old versions of setuptools and Cython, and the header <tuple> for std::tie.
+Take it from https://github.com/deep-spin/lp-sparsemap, with the headers of Eigen 3 in EIGEN, in an
+environment of the same Python with "setuptools<60", wheel and "Cython<3":
 
     EIGEN_DIR=EIGEN python setup.py build_clib
     EIGEN_DIR=EIGEN CFLAGS="-include tuple" python setup.py bdist_wheel
 
-Then pip install dist/lp_sparsemap-*.whl into the environment of the other libraries. (Python 3.11,
-gcc, setuptools 59.8, Cython 0.29.37.)
+Then pip install dist/lp_sparsemap-*.whl into the environment of the other libraries. This was tried
+with Python 3.11, gcc, setuptools 59.8 and Cython 0.29.37.
 """
 
 from __future__ import annotations
@@ -55,10 +58,10 @@ from spacy_latent.structures.spanning_tree import SpanningTree
 BATCH = 32
 BATCHES = (1, 256)
 SCALES = (1.0, 5.0, 20.0)
-# Words of a ragged batch, each number as often.
+# Range of the number of words in a ragged batch, which is uniformly distributed.
 SHORTEST, LONGEST = 5, 60
 THREADS = 2
-# Seconds, in which the other side's threads fall asleep.
+# Seconds after which the other side's threads have stopped to spin.
 WARM_UP = 0.02
 SIZES = (10, 25, 50)
 TAGS = 20
@@ -69,7 +72,7 @@ Run = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Setting:
-    """Setting of the scores: items of n words, or of SHORTEST to n words."""
+    """The scale and shape of scores: items of n words, or of SHORTEST to n words if ragged."""
 
     n: int
     scale: float = 1.0
@@ -77,7 +80,7 @@ class Setting:
     ragged: bool = False
 
     def draw(self, *shape: int) -> Tensor:
-        """Scores: the first numbers after the seed."""
+        """Seed torch's generator by n, and draw scores as its first numbers."""
         torch.manual_seed(self.n)
         return torch.randn(*shape) * self.scale
 
@@ -86,19 +89,29 @@ class Setting:
         if self.ragged:
             generator = torch.Generator().manual_seed(self.n)
             drawn = torch.randint(SHORTEST, self.n + 1, lengths.shape, generator=generator)
-            # The first is the longest.
+            # The first item has n words, so that the batch has no needless padding.
             lengths[1:] = drawn[1:]
         return lengths
 
 
 @dataclass(frozen=True)
 class Row:
-    """work: what is timed. peer: its distribution. module: what to import of it. make: from the
-    setting to both sides, the peer's from its module; their results are compared. target: ratio at
-    the last of ``sizes`` and scale 1; elsewhere: at other scales, else two thirds of it. rounds:
-    how often each side runs there. longest: of ragged batches. many: words in batches of other
-    sizes. value: what to compare of a result, not timed. tolerance: of the comparison; larger for a
-    peer that stops early.
+    """A row of the table.
+
+    Attributes:
+        work: the operation that is timed.
+        peer: name of the peer's distribution.
+        module: name of the peer's module.
+        make: function from a setting and the peer's module to the runs of both sides. The second
+            run is None without the peer.
+        target: required ratio of times at the last of ``sizes`` and scale 1.
+        rounds: number of timed runs of each side there.
+        sizes: numbers of words in batches of 32 items.
+        longest: greatest number of words in ragged batches.
+        many: number of words in batches of 1 and 256 items.
+        value: function from a result to the tensor that is compared. It is not timed.
+        tolerance: absolute tolerance of the comparison, larger for a peer that stops early.
+        elsewhere: required ratio at other scales. None stands for two thirds of ``target``.
     """
 
     work: str
@@ -136,12 +149,12 @@ def _scores(setting: Setting) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _padded(item: Tensor, n: int) -> Tensor:
-    """To n rows and columns."""
+    """Pad a matrix with zeros to n rows and columns."""
     return torch.nn.functional.pad(item, (0, n - item.shape[1], 0, n - item.shape[0]))
 
 
 def _packed(scores: Tensor) -> Tensor:
-    """``(B, n, n)``, [head, modifier], with the root's arcs on the diagonal."""
+    """Move the arcs of the root to the diagonal: ``(B, n, n)``, [head, modifier]."""
     packed = scores[:, 1:, 1:].clone()
     packed.diagonal(dim1=1, dim2=2).copy_(scores[:, 0, 1:])
     return packed
@@ -149,13 +162,13 @@ def _packed(scores: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Arcs:
-    """Our results: with the root as node 0."""
+    """Arcs in our layout, in which the root is node 0."""
 
     arcs: Tensor
 
 
 def arcs_of(result: Any) -> Tensor:
-    """Return arcs in the layout of the peer."""
+    """Return arcs in the peer's layout."""
     return _packed(result.arcs) if isinstance(result, Arcs) else result
 
 
@@ -163,7 +176,7 @@ def marginals(structure: Structure, name: str) -> Callable[[Setting, Any], tuple
     def make(setting: Setting, peer: Any) -> tuple[Run, Run | None]:
         scores, lengths, upstream = _scores(setting)
         packed, packed_upstream = _packed(scores), _packed(upstream)
-        # Without lengths it has nothing to mask.
+        # A peer that gets no lengths need not mask anything.
         their_lengths = lengths if setting.ragged else None
 
         given = scores.clone().requires_grad_()
@@ -186,8 +199,10 @@ def marginals(structure: Structure, name: str) -> Callable[[Setting, Any], tuple
 
 
 def _chain(setting: Setting) -> tuple[Tensor, Tensor, Tensor]:
-    """Return scores, lengths, and the peer's potentials. These are [tag, previous tag] from the
-    second position on, with the scores of the first tag added to the scores of the second.
+    """Return scores, lengths, and the peer's potentials.
+
+    The potentials are [tag, previous tag] and begin at the second position. The scores of the first
+    tag are added to them there.
     """
     scores = setting.draw(setting.batch, setting.n, TAGS, TAGS)
     edges = scores[:, 1:].clone()
@@ -202,7 +217,8 @@ def chain_marginals(setting: Setting, peer: Any) -> tuple[Run, Run | None]:
     of_edges = upstream[:, 1:].transpose(2, 3).contiguous()
     their_lengths = lengths if setting.ragged else None
 
-    # Neither side copies or multiplies its 20 times larger scores: that would be half of the time.
+    # With 20 × 20 scores for each word, a copy or a product of the scores would take half of the
+    # time, so that neither side has one.
     def own() -> Tensor:
         given = scores.detach().requires_grad_()
         result = LinearChain().marginals(given, lengths)
@@ -264,7 +280,7 @@ def spanning_map(setting: Setting, peer: Any) -> tuple[Run, Run | None]:
 
 
 def heads_of(result: Any) -> Tensor:
-    """Return the heads of arcs, or of the peer's lists; 0 in padding."""
+    """Return heads from arcs or from the peer's lists. They are 0 in padding."""
     if isinstance(result, Tensor):
         return result[:, :, 1:].argmax(1)
     return pad_sequence([torch.tensor(row[1:]) for row in result], batch_first=True)
@@ -291,7 +307,7 @@ def columns_of(result: Any) -> Tensor:
 
 
 def assignment_sparsemap(setting: Setting, peer: Any) -> tuple[Run, Run | None]:
-    """The peer has no factor for assignments: there each row and each column is an Xor."""
+    """Return both runs. The peer has no factor for assignments, but an Xor for a row or column."""
     n = setting.n
     scores, lengths = setting.draw(setting.batch, n, n), setting.lengths()[:, None].repeat(1, 2)
     upstream = torch.randn_like(scores)
@@ -433,7 +449,7 @@ ROWS = (
         many=10,
         value=arcs_of,
     ),
-    # Their projective tree has exactly one root.
+    # The peer's projective tree has exactly one root.
     Row(
         "SparseMAP, projective tree, forward + backward",
         "lp-sparsemap",
@@ -478,12 +494,12 @@ ROWS = (
 
 
 def measure(runs: list[Run], rounds: int) -> list[float]:
-    """Milliseconds: the median of each over rounds in which they take turns."""
+    """Return the median milliseconds of each run, over rounds in which the runs take turns."""
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
         for run, own in zip(runs, times):
-            # torch's threads spin for some milliseconds after their last work, and the other side's
-            # threads hold a core until they sleep. In that time this side warms up.
+            # torch's threads spin for some milliseconds after their last work, in which they occupy
+            # a core. This side warms up until they have stopped.
             start = time.perf_counter()
             run()
             while time.perf_counter() - start < WARM_UP:
@@ -503,7 +519,7 @@ def measure_row(row: Row, setting: Setting, quick: bool = False) -> str:
         other = row.value(theirs())
         if setting.scale == 1.0:
             torch.testing.assert_close(first, other, atol=row.tolerance, rtol=1e-3)
-        # A best structure is another one where it differs at all.
+        # Best structures are 0/1, so that any difference between them is 1.
         difference = f"{(first - other).abs().max().item():.0e}"
         runs.append(theirs)
     longer = max(1, row.sizes[-1] // (2 * setting.n))
@@ -519,7 +535,7 @@ def measure_row(row: Row, setting: Setting, quick: bool = False) -> str:
 
 
 def find(row: Row) -> Any:
-    """The peer's module, or None."""
+    """Return the peer's module, or None if it is not installed."""
     try:
         return import_module(row.module)
     except ImportError:
@@ -527,7 +543,7 @@ def find(row: Row) -> Any:
 
 
 def versions() -> str:
-    """Return the versions of this program's own libraries and of the peers."""
+    """Format the versions of torch, numba and the peers."""
     names = {"torch": True, "numba": True}
     names |= {row.peer: find(row) is not None for row in ROWS}
     found = []
@@ -535,7 +551,7 @@ def versions() -> str:
         try:
             found.append(f"{name} {version(name)}" if present else f"{name} not installed")
         except PackageNotFoundError:
-            # Built from source, without metadata.
+            # A package that was built from source may have no metadata.
             found.append(name)
     return ", ".join(found)
 

@@ -1,15 +1,16 @@
-"""A model for each set of labels, as the control of one model that learns from texts of each alone.
+"""Train a model for each set of labels, as the control of one model for all sets of labels.
 
     python -m spacy project run incomplete-data
     python -m benchmarks label_models corpus/incomplete --seeds 0 1 2
     python -m benchmarks label_models corpus/incomplete --encoder path/to/encoder
     python -m benchmarks label_models corpus/incomplete_uner --corpus uner
 
-Each half of the texts of ``label_sets.spacy`` trains a ``crf_ner`` with its labels alone, as long
-as configs/ner_label_sets.cfg trains one model on both halves. Entities of both models count, also
-if they overlap. With ``--encoder`` the models are over this pre-trained encoder, and trained and
-scored as the rows of benchmarks.learning over an encoder are. The scores of each seed are a line of
-PATH, which is in the repository; what is there is not trained again.
+Each half of the texts of ``label_sets.spacy`` is annotated for one set of labels, and trains a
+``crf_ner`` for it. The training takes as many steps as configs/ner_label_sets.cfg takes for one
+model on both halves. Entities of both models count, even if they overlap. With ``--encoder``, the
+models use this pre-trained encoder, and are trained and scored like the entries of
+benchmarks.learning over an encoder. The scores of each seed are a line of PATH, a file of the
+repository. A seed that has a line with the same settings is not trained again.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ from spacy_latent.annotations import annotated_labels
 PATH = RAW / "label_models.jsonl"
 TITLES = {"bc5cdr": "BC5CDR"} | {name: one.title for name, one in MORE_CORPORA.items()}
 FOLDERS = {"bc5cdr": BC5CDR} | {name: one.folder for name, one in MORE_CORPORA.items()}
-# Steps of one model for both labels, its entries, and the end of their name; by whether there is an
-# encoder.
+# The trainings of one model for both labels, by whether there is an encoder: their steps, the group
+# with their entry, and the end of the entry's name.
 ONE_MODEL = {
     False: ((STEPS, INCOMPLETE_ENTRIES, ""), (2 * STEPS, AMOUNTS, f", {2 * STEPS} steps")),
     True: ((ENCODER_STEPS, INCOMPLETE_OVER_ENCODER, ""),),
@@ -66,13 +67,13 @@ ONE_MODEL = {
 
 
 def size(over_encoder: bool = False, corpus: str = "bc5cdr") -> dict[str, Any]:
-    """Return the settings of a row."""
+    """Return the settings that a line of PATH must have to be used."""
     config, steps = (ENCODER_TEACHER, ENCODER_STEPS) if over_encoder else (TEACHER, STEPS)
     return {"config": digest_of(ROOT / config), "steps": steps, "corpus": FOLDERS[corpus]}
 
 
 def of_labels(docs: Iterable[Doc], labels: Set[str]) -> Iterator[Doc]:
-    """Yield the texts that were annotated for the labels or for all, with their entities."""
+    """Yield the texts that are annotated for the labels, with entities of these labels alone."""
     for doc in docs:
         asked = annotated_labels(doc)
         if asked is None or labels <= set(asked):
@@ -88,7 +89,7 @@ def entities(docs: Iterable[Doc]) -> list[Entities]:
 def measured(
     folder: Path, seed: int, encoder: Path | None = None, corpus: str = "bc5cdr"
 ) -> dict[str, Any]:
-    """Train a model for each set of labels, and return the F1 of each and of all together."""
+    """Train a model for each set of labels, and return the F1 of each model and of all together."""
     vocab = spacy.blank("en").vocab
     texts = {"train": folder / "label_sets.spacy", "dev": Path(FOLDERS[corpus]) / "dev.spacy"}
     dev = read(texts["dev"], vocab)
@@ -121,7 +122,7 @@ def measured(
 
 
 def kept(over_encoder: bool = False, corpus: str = "bc5cdr") -> dict[int, dict[str, Any]]:
-    """Return the results with the settings of today, by seed."""
+    """Return the results with the present settings, by seed."""
     return {
         row["seed"]: row for row in read_rows(PATH) if row["size"] == size(over_encoder, corpus)
     }
@@ -133,7 +134,7 @@ def _line(name: str, seeds: Iterable[int], shares: Iterable[list[float]]) -> str
 
 
 def _entries(over_encoder: bool, corpus: str) -> Iterator[tuple[int, Entry]]:
-    """Yield the steps and the entry of each model for both sets."""
+    """Yield the number of steps and the entry of each training of one model for both sets."""
     if corpus != "bc5cdr":
         known = {one.what: one for one in MORE_CORPORA[corpus].entries(corpus)}
         yield from ((STEPS, known["label sets"]), (2 * STEPS, TWICE_AS_LONG[corpus]))
@@ -144,7 +145,7 @@ def _entries(over_encoder: bool, corpus: str) -> Iterator[tuple[int, Entry]]:
 
 
 def _lines(names: list[str], over_encoder: bool, corpus: str) -> Iterator[str]:
-    """Yield the lines of a model for each set of labels, and of one model for both."""
+    """Yield a line for the models of single sets, and a line for each training of one model."""
     where = ", over an encoder" if over_encoder else ""
     each, both = ("label", "labels") if corpus == "bc5cdr" else ("set", "sets")
     if rows := kept(over_encoder, corpus):
@@ -159,7 +160,7 @@ def _lines(names: list[str], over_encoder: bool, corpus: str) -> Iterator[str]:
 
 
 def _table(corpus: str) -> Iterator[str]:
-    """Yield the table of a corpus; nothing if no model has been trained."""
+    """Yield the lines of the table of a corpus, or nothing if no model has been trained."""
     if not (rows := kept(corpus=corpus)):
         return
     names = [*sorted(next(iter(rows.values()))["scores"].keys() - {"both"}), "both"]

@@ -1,4 +1,4 @@
-"""Scores of trained configs: every config of a group trained with every seed, in a table.
+"""Scores of trained configs: every config of a group is trained with every seed.
 
     python -m benchmarks learning rationales --seeds 0 1 2 3 4
     python -m benchmarks learning systems --only rationale_fusedmax
@@ -6,14 +6,16 @@
     python -m benchmarks learning listops --seeds 0 1 2 3 4 --gpu --minutes 9
     python -m benchmarks learning transformers --encoder path/to/encoder
 
-Each run is a training in a process of its own, on one thread. Its figures belong to the checkpoint
-that is best on the development set. They are measured on that set, or on the test set if a group
-has one. Runs are cells of a sweep (:mod:`spacy_latent.distributed.sweep`), so that the same command
-in another terminal is one more worker. If it is killed, start it again: a training resumes from its
-last checkpoint. A finished run is a line of JSON in RAW, with one file for each config, in the
-repository. It is not trained again while the config is the same. The table is written from them, to
-the terminal and to the group's section of the results, with a drawing of its first figure. With
---minutes all trainings together stop after that time. If some are left, the program ends with
+Each run is a training in its own process, on one thread. Its figures belong to the checkpoint that
+is best on the development set. They are measured on that set, or on the test set if a group has
+one. Runs are cells of a sweep (:mod:`spacy_latent.distributed.sweep`), so that the same command in
+another terminal is one more worker. If it is killed, start it again: a training resumes from its
+last checkpoint.
+
+A finished run is a line of JSON in RAW, which has a file of the repository for each config. It is
+not trained again while the config is the same. The table is written from these files, to the
+terminal and to the group's section of the results, with a drawing of its first figure. With
+--minutes, all trainings together stop after that time. If some are left, the program ends with
 status 3, and the same command resumes them. The commands of project.yml make the corpora.
 """
 
@@ -53,7 +55,7 @@ from spacy_latent.errors import LatentError
 from spacy_latent.listops.assessment import MEASURES
 from spacy_latent.listops.record import key_of
 
-# By the seed, the raw results of each entry.
+# The raw results of each entry, by seed.
 Results = dict[Entry, dict[int, dict[str, Any]]]
 
 ROOT = Path(__file__).parents[1]
@@ -61,8 +63,13 @@ RUNS = ROOT / "training" / "learning"
 
 
 def of_listops(metrics: dict[str, Any]) -> dict[str, float]:
-    """Return the figures of the model on the first corpus, and on the others accuracy and the
-    measures of trees, as "whole depth6". In ``metrics`` the model comes before the controls.
+    """Return the figures of a model from the metrics of a report on ListOps.
+
+    Figures of the first corpus have plain names. Accuracy and measures of trees on the other
+    corpora have the corpus in their names, such as "whole depth6".
+
+    Args:
+        metrics: metrics of the report, in which the model comes before the controls.
     """
     scores: dict[str, float] = {ACCURACY["accuracy"]: metrics["accuracy"]}
     if "brackets" in metrics:
@@ -88,7 +95,7 @@ def of_listops(metrics: dict[str, Any]) -> dict[str, float]:
 
 
 def _of_all(corpus: dict[str, Any]) -> dict[str, Any]:
-    """The figures of the model on the expressions of any depth."""
+    """Return the figures of the model on the expressions of all depths."""
     return next(iter(corpus.get("by_depth", {}).get("all", {}).get("models", {}).values()), {})
 
 
@@ -96,14 +103,25 @@ def _of_all(corpus: dict[str, Any]) -> dict[str, Any]:
 
 
 class TimeIsUp(BaseException):
-    """No error of a run, which a sweep would note as its end."""
+    """The time for all trainings is over.
+
+    It is no Exception, because a sweep would record one as the failure of a run.
+    """
 
 
 @dataclass(frozen=True)
 class Run:
-    """runs: a directory for what is under way. raw: directory of the raw results. gpu: train on the
-    first one. end: when to leave it to another time, by ``time.monotonic()``. encoder: path of the
-    encoder that the config names, if it names one; results do not record it.
+    """The training of an entry with a seed.
+
+    Attributes:
+        entry: the entry.
+        seed: the seed.
+        runs: directory of unfinished runs.
+        raw: directory of raw results.
+        gpu: whether to train on the first GPU.
+        end: time to stop, by ``time.monotonic()``.
+        encoder: path of a local copy of the encoder that the config names. Results do not record
+            it.
     """
 
     entry: Entry
@@ -116,7 +134,7 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """With the config's digest: what was begun with another one is not gone on with."""
+        """The folder of the run. It depends on the digest, so a changed config does not resume."""
         name = f"{self.entry.config}-{self.seed}-{digest_of_entry(self.entry)}"
         if self.paths:
             # A training that began with one encoder cannot resume with another.
@@ -125,7 +143,7 @@ class Run:
 
     @property
     def paths(self) -> dict[str, str]:
-        """Return the ``[paths]`` of the config that differ on this machine."""
+        """The settings of ``[paths]`` that differ from the config on this machine."""
         if self.encoder is None or not has_encoder(self.entry.config):
             return {}
         return {f"paths.{ENCODER}": str(self.encoder)}
@@ -135,11 +153,14 @@ class Run:
         return self.raw / f"{self.entry.config}.jsonl"
 
     def row(self) -> dict[str, Any] | None:
-        """The result, if there is one."""
+        """Return the stored result, or None if there is none."""
         return rows_of(self.entry, self.raw).get(self.seed)
 
     def keep(self) -> dict[str, Any]:
-        """The result, after which nothing of the run is needed. It is trained if it has to be."""
+        """Return the result, and remove the folder of the run.
+
+        Without a stored result, the run is trained and its result is stored.
+        """
         found = self.row()
         if found is None:
             train(self)
@@ -153,12 +174,12 @@ class Run:
         return Cell(setting, self.seed, {"system.seed": self.seed})
 
 
-# Name of the pre-trained encoder among the paths of configs.
+# Name of the path of the pre-trained encoder in configs.
 ENCODER = "encoder"
 
 
 def recipe(name: str) -> Path:
-    """Return the whole config of a recipe, as a file."""
+    """Return a file with the whole config of a recipe."""
     return recipes.path_of(name, ROOT / "training" / "recipes", ROOT / "configs")
 
 
@@ -182,7 +203,7 @@ def digest_of(config: str) -> str:
 
 @cache
 def task_of(entry: Entry) -> str:
-    """By what it is judged during training: the corpus that entries of one task share."""
+    """Return the development corpus of an entry. Entries with the same one have the same task."""
     settings = dict(entry.settings)
     if DEVELOPMENT in settings:
         return str(settings[DEVELOPMENT])
@@ -191,7 +212,7 @@ def task_of(entry: Entry) -> str:
 
 
 def rows_of(entry: Entry, raw: Path = RAW) -> dict[int, dict[str, Any]]:
-    """Results of an entry as it is now, by seed; the last of each."""
+    """Return the last result of each seed with the present settings of an entry."""
     rows = read(raw / f"{entry.config}.jsonl")
     found = {row["seed"]: row for row in rows if row["digest"] == digest_of_entry(entry)}
     return dict(sorted(found.items()))
@@ -201,7 +222,12 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def train(run: Run) -> None:
-    """Into the folder of the run; nothing is done where it was trained before. Raises TimeIsUp."""
+    """Train into the folder of a run, unless its training has finished before.
+
+    Raises:
+        TimeIsUp: The time of the run is over.
+        LatentError: The training failed.
+    """
     trained = run.folder / "trained.json"
     if trained.exists():
         return
@@ -228,9 +254,14 @@ def train(run: Run) -> None:
 
 
 def result_of(run: Run) -> dict[str, Any]:
-    """steps: until the last evaluation. started: how often it was; what was killed went on from its
-    last checkpoint. processor_seconds: of all starts, except the last seconds before it was killed.
-    seconds: by the clock, of the last start.
+    """Return the result of a finished training, as a line of the raw results.
+
+    Its entries include:
+
+    - steps: number of steps up to the last evaluation
+    - started: number of starts, which is more than 1 if the training was killed and resumed
+    - processor_seconds: processor time of all starts, without the last seconds before a kill
+    - seconds: time of the last start by the clock
     """
     folder, entry = run.folder, run.entry
     model = folder / entry.model
@@ -265,8 +296,11 @@ def result_of(run: Run) -> dict[str, Any]:
 
 
 def scores_of(model: Path) -> dict[str, Any]:
-    """Scores of a trained pipeline on its dev split, as it knows them. spaCy has 0 for what a
-    scorer says nothing of, as of structures that no component annotates; these are left out."""
+    """Return the scores on the development set that a trained pipeline has in its metadata.
+
+    Scores of structures are left out if no component annotates them, because spaCy stores 0 for
+    scores that a scorer does not return.
+    """
     meta = json.loads((model / "meta.json").read_text(encoding="utf8"))
     components = load_config(model / "config.cfg", interpolate=False)["components"].values()
     annotates = [part["annotate"] != "none" for part in components if "annotate" in part]
@@ -278,7 +312,7 @@ def scores_of(model: Path) -> dict[str, Any]:
 
 
 def evaluated(model: Path, corpora: Sequence[str]) -> dict[str, Any]:
-    """Scores of a trained pipeline, by ``spacy latent evaluate scores``."""
+    """Return the scores of a trained pipeline by ``spacy latent evaluate scores``."""
     metrics = model.parent / "scores.json"
     command = [sys.executable, "-m", "spacy_latent", "evaluate", "scores"]
     command += [str(model), *corpora]
@@ -291,7 +325,11 @@ def evaluated(model: Path, corpora: Sequence[str]) -> dict[str, Any]:
 
 
 def work(runs: Iterable[Run]) -> list[str]:
-    """Be a worker, until all runs are through. RETURNS: what to do about those that failed."""
+    """Work on runs until all have ended.
+
+    Returns:
+        A message for each run that failed.
+    """
     failed: dict[Run, str] = {}
 
     def keep(run: Run) -> Scores:
@@ -302,7 +340,8 @@ def work(runs: Iterable[Run]) -> list[str]:
             raise
         return {"score": 0.0, **scores}
 
-    # First what nobody is at, then what others were at: they may have died.
+    # First take the runs that no worker has. Then wait for the runs of other workers, and take over
+    # a run if its worker has died.
     for wait in (False, True):
         for run in runs:
             if run.row() is not None:
@@ -321,7 +360,7 @@ def work(runs: Iterable[Run]) -> list[str]:
 
 
 def value_of(values: Sequence[float]) -> str:
-    """Format each value in percent, or if there are several their mean, minimum and maximum."""
+    """Format each value in percent, followed by mean, minimum and maximum if there are several."""
     if not values:
         return ""
     shares = [100 * value for value in values]
@@ -332,7 +371,7 @@ def value_of(values: Sequence[float]) -> str:
 
 
 def values_of(group: Group, runs: dict[int, dict[str, Any]]) -> list[str]:
-    """A cell for each figure of the group."""
+    """Return a cell for each figure of the group."""
     return [
         value_of([run["scores"][key] for run in runs.values() if key in run["scores"]])
         for key in group.figures.values()
@@ -340,8 +379,9 @@ def values_of(group: Group, runs: dict[int, dict[str, Any]]) -> list[str]:
 
 
 def control_of(group: Group, entry: Entry, found: Results) -> str:
-    """Format the row that an entry is compared with, and its mean of the first figure that both
-    have; empty for an entry without a control.
+    """Format the name of an entry's control, and the control's mean of the first figure of both.
+
+    The cell is empty for an entry without a control.
     """
     if not entry.control:
         return ""
@@ -362,7 +402,7 @@ def table(group: Group, found: Results) -> list[str]:
         "control": {entry: control_of(group, entry, found) for entry in group.entries},
         "published, other data": {entry: entry.published for entry in group.entries},
     }
-    # Most groups have neither.
+    # Columns without any cell are left out, since most groups have neither.
     others = {name: cells for name, cells in others.items() if any(cells.values())}
     columns = [*group.figures, *others]
     lines = [
@@ -384,13 +424,15 @@ def table(group: Group, found: Results) -> list[str]:
 
 
 def measured(group: Group, raw: Path) -> Results:
-    """Return the raw results of all entries with their present settings, by seed."""
+    """Return the raw results of all entries of a group with their present settings."""
     return {entry: rows_of(entry, raw) for entry in group.entries}
 
 
 def plot(name: str, group: Group, found: Results) -> list[str]:
-    """Lines that show a drawing of the group's first figure; none where fewer than two configs have
-    it."""
+    """Draw the first figure of a group, and return the lines that show the drawing.
+
+    There is no drawing if fewer than two entries have the figure.
+    """
     figure, key = next(iter(group.figures.items()))
     shares = {
         entry: [run["scores"][key] for run in runs.values() if key in run["scores"]]
@@ -413,7 +455,7 @@ def heading(found: Results) -> str:
     return f"{when}, torch {made[0]}, spaCy {made[1]}, {on}. Figures in percent."
 
 
-# The status with which a program ends where runs are left for another time.
+# Exit status of a program that leaves runs for another time.
 LEFT = 3
 
 
@@ -428,7 +470,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_encoder_option(parser: argparse.ArgumentParser) -> None:
-    """For configs that have :data:`ENCODER` among their paths."""
+    """Add the option for configs that have :data:`ENCODER` among their paths."""
     parser.add_argument(
         f"--{ENCODER}",
         type=directory,
@@ -446,8 +488,11 @@ def directory(path: str) -> Path:
 def trained(
     wanted: Sequence[tuple[Group, Sequence[Entry]]], given: argparse.Namespace
 ) -> str | int | None:
-    """Train what is not there yet, seed after seed, after the corpora of its group. RETURNS: what
-    to end the program with, once it has written its tables."""
+    """Make the missing corpora, and train all entries without results, seed after seed.
+
+    Returns:
+        The argument of ``sys.exit`` for the program, once it has written its tables.
+    """
     folder, end = given.runs.resolve(), time.monotonic() + 60 * given.minutes
     folder.mkdir(parents=True, exist_ok=True)
     runs = [
@@ -460,7 +505,7 @@ def trained(
     corpora = [
         command for group, entries in wanted if missing & set(entries) for command in group.corpora
     ]
-    # Not by two workers at once.
+    # The lock keeps two workers from making the same corpora.
     with locked(folder / "corpora.lock"):
         for command in dict.fromkeys(corpora):
             project = [sys.executable, "-m", "spacy", "project", "run", command, str(ROOT)]

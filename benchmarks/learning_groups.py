@@ -10,13 +10,19 @@ Setting = str | float | bool | dict[str, str] | None
 
 @dataclass(frozen=True)
 class Entry:
-    """One row. config: in configs/, without its ending. what: a note for it. listops: the folder of
-    expressions on whose test set it is judged, by ``spacy_latent.cli.listops report``. model: name
-    of the kept model; model-last if no development scores select a better one. tests: corpora whose
-    scores take the place of those in training; all but the first one's with the name of its file
-    before them, as "depth6 tag_prefix". settings: what is not as in the config, by its dotted
-    name. control: name of the entry of the same group and task that this one is compared with.
-    published: a figure of the literature, with its data and its source.
+    """A config that is trained, which is a row of the table of its group.
+
+    Attributes:
+        config: name of the recipe.
+        what: a note that the table shows.
+        listops: folder of expressions on whose test set it is judged, by
+            ``spacy_latent.cli.listops report``.
+        model: name of the judged model. It is model-last if no development scores select another.
+        tests: corpora whose scores replace the scores of the training. Scores of all corpora except
+            the first one begin with the name of its file, such as "depth6 tag_prefix".
+        settings: changed settings of the config, by their dotted names.
+        control: name of the entry of the same group and task that this one is compared with.
+        published: a figure of the literature, with its data and its source.
     """
 
     config: str
@@ -29,7 +35,7 @@ class Entry:
     published: str = ""
 
     def __hash__(self) -> int:
-        # Settings may hold a dictionary.
+        # Settings are left out, since a dictionary among them cannot be hashed.
         return hash((self.config, self.what))
 
     @property
@@ -38,7 +44,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Name of the entry, which distinguishes it from other entries with its config."""
+        """The name of the entry, which differs from the names of other entries with its config."""
         if not self.settings:
             return self.config
         return f"{self.config}, {self.what.removeprefix('control: ')}"
@@ -46,8 +52,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Group:
-    """title: of the section. corpora: commands of project.yml that make them. figures: columns, and
-    what their shares are called in the scores; empty where a model has no such score."""
+    """Entries whose figures are in one table.
+
+    Attributes:
+        title: title of the section of results.
+        corpora: commands of project.yml that make the corpora.
+        figures: the name of the score in each column, by the heading of the column. A cell is empty
+            if an entry has no such score.
+        entries: the rows.
+    """
 
     title: str
     corpora: tuple[str, ...]
@@ -57,7 +70,7 @@ class Group:
 
 DEMO, LISTOPS, ARBORESCENCE = "corpus/demo", "corpus/listops", "corpus/arborescence"
 ACCURACY = {"accuracy": "cats_micro_f"}
-# The configs that `spacy init config` writes have the same settings.
+# Train until patience is exhausted, with the settings of the configs of `spacy init config`.
 AS_LONG_AS_IT_GAINS: tuple[tuple[str, Setting], ...] = (
     ("training.max_steps", 20_000),
     ("training.eval_frequency", 200),
@@ -65,25 +78,25 @@ AS_LONG_AS_IT_GAINS: tuple[tuple[str, Setting], ...] = (
 )
 # Groups of spacy_latent.listops.groups.groups_by_operator.
 WITH_SUMS = ("with SM", "without SM")
-# Measures of spacy_latent.analysis.tree_measures that do not ask which token of a list heads it.
+# Measures of spacy_latent.analysis.tree_measures that do not depend on the head token of a list.
 WITHOUT_CONVENTION = ("undirected", "yields", "one arc")
 NO_STRUCTURE = "control: no structure"
-# Name in configs of the path of the corpus that judges a training.
+# Name of the path of the development corpus in configs.
 DEVELOPMENT = "paths.dev"
-# Settings that remove the encoder of the sentence from a scorer.
+# Settings that remove the sentence encoder from a scorer.
 NO_ENCODER: tuple[tuple[str, Setting], ...] = (
     ("components.latent_encoder.model.scorer.encoder", None),
 )
-# Each word is compared with the mean of the other text, by the same weights.
+# Settings that make an alignment uniform: each word is compared with the mean of the other text.
 NO_ALIGNMENT: tuple[tuple[str, Setting], ...] = (
     ("components.latent_textcat.model.temperature", 1e6),
 )
 EVEN_ALIGNMENT = "control: no alignment"
-# The demo without its first restriction.
+# Settings of the demo without the restriction of its first stage.
 FREE: tuple[tuple[str, Setting], ...] = (
     ("components.latent_textcat.model.structure.restricted.direction", "any"),
 )
-# All four operators, up to 100 tokens, the curriculum of flat lists first.
+# ListOps with all four operators and up to 100 tokens. The curriculum begins with flat lists.
 LISTOPS_ENTRIES = (
     Entry("listops_lstm", NO_STRUCTURE, LISTOPS),
     Entry("listops_spinn", "SPINN, given transitions: the composer with gold trees", LISTOPS),
@@ -103,7 +116,7 @@ LISTOPS_ENTRIES = (
     Entry("listops_ppo_merges_tree_lstm", "merges by PPO, Tree-LSTM as published", LISTOPS),
     Entry("listops_gumbel_tree_lstm", "Gumbel Tree-LSTM", LISTOPS),
 )
-# Rationales of sentence polarity by how the choice of words is learned.
+# Rationales of sentence polarity, with different ways to learn the choice of words.
 ATTENTION_ENTRIES = (
     Entry("rationale_constrained_sparsemax", "sparsemax attention, at most a quarter for a word"),
     Entry("rationale_fusedmax", "fusedmax attention"),
@@ -143,7 +156,7 @@ FOUR_WORDS_ENTRIES = (
     Entry("rationale_total_budget", "at most four words, SparseMAP of a factor graph"),
 )
 ARGUMENTS = ("corpus/arguments/test.spacy",)
-# First texts like the training texts, then other texts: products, and whole reviews.
+# The first corpus is like the training texts. The others are texts on products, and whole reviews.
 POLARITY = (
     "corpus/sentiment/dev.spacy",
     "corpus/elsewhere/products.spacy",
@@ -187,7 +200,8 @@ SENTIMENT_ENTRIES = (
     Entry("sentiment_budget", "SparseMAP, two modifiers at most"),
 )
 DEPTHS = range(2, 7)
-# A trained control: the trees of spaCy's own parser, in an encoder that begins as over the others.
+# Settings of a control with trees of spaCy's own parser. Its encoder starts from the same weights
+# as with the other trees.
 STOCK_PARSER: tuple[tuple[str, Setting], ...] = (
     ("paths.parser", "training/given_trees_transition/model-best"),
     ("components.latent_parser.component", "parser"),
@@ -196,8 +210,10 @@ STOCK_PARSER: tuple[tuple[str, Setting], ...] = (
 
 
 def over_trees(task: str) -> tuple[Entry, ...]:
-    """Return entries of a task, polarity, entities or pairs, that compose over trees of a parser,
-    and their controls.
+    """Return entries that compose vectors over the trees of a parser, and their controls.
+
+    Args:
+        task: prefix of the recipes' names, for polarity, entities or pairs.
     """
     given = f"{task}_given_trees"
     estimator = "components.latent_encoder.model.estimator.trees"
@@ -214,8 +230,11 @@ def over_trees(task: str) -> tuple[Entry, ...]:
 
 
 def entities_of(corpus: str) -> tuple[Entry, ...]:
-    """Over a pre-trained encoder, a third of the updates of the others; the first thousand
-    sentences of the development set are those that count, since BC5CDR has 4,581."""
+    """Return entries for a corpus of entities, over a pre-trained encoder.
+
+    They train for a third of the updates of other entries. Only the first thousand sentences of the
+    development set count, since BC5CDR has 4,581.
+    """
     folder, steps = f"corpus/{corpus.lower()}", 100
     settings: tuple[tuple[str, Setting], ...] = (
         ("paths.train", f"{folder}/train.spacy"),
@@ -233,7 +252,7 @@ def entities_of(corpus: str) -> tuple[Entry, ...]:
     )
 
 
-# One text in ten, and as many updates with them as one epoch has with all.
+# Train on a tenth of the texts, with as many updates as one epoch of all texts has.
 A_TENTH: tuple[tuple[str, Setting], ...] = (
     ("corpora.train.limit", 853),
     ("training.max_epochs", 10),
@@ -241,24 +260,24 @@ A_TENTH: tuple[tuple[str, Setting], ...] = (
 )
 
 
-# The first 40,000 words of glove.6B.50d.txt of https://nlp.stanford.edu/projects/glove/, by
-# python -m spacy init vectors en glove.6B.50d.txt corpus/glove --truncate 40000
+# Use the first 40,000 words of glove.6B.50d.txt of https://nlp.stanford.edu/projects/glove/, which
+# python -m spacy init vectors en glove.6B.50d.txt corpus/glove --truncate 40000 converts.
 OF_GLOVE: tuple[tuple[str, Setting], ...] = (
     ("paths.vectors", "corpus/glove"),
     ("components.latent_textcat.model.tok2vec.include_static_vectors", True),
 )
 
-# The parser of spaCy's small English pipeline, which has to be installed.
+# Use the parser of spaCy's small English pipeline, which has to be installed.
 OF_SMALL_PIPELINE: tuple[tuple[str, Setting], ...] = (
     ("paths.parser", "en_core_web_sm"),
     ("components.latent_parser.component", "parser"),
 )
 
-# Twice as many updates as with a tenth.
+# Train on all texts, with twice as many updates as A_TENTH has.
 TWO_EPOCHS: tuple[tuple[str, Setting], ...] = (("training.max_epochs", 2),)
 
 
-# Setting of the trees that GivenTrees composes in place of latent ones.
+# Name of the setting of trees that replace the latent ones in a Tree-LSTM.
 TREES_OF_LSTM = "components.latent_textcat.model.estimator.trees"
 GIVEN_TREES = {
     **{trees: f"{trees} trees" for trees in ("left", "right", "balanced", "random", "flat")},
@@ -272,7 +291,7 @@ def tree_lstms(
     ending: str = "",
     more: tuple[Entry, ...] = (),
 ) -> tuple[Entry, ...]:
-    """Return the entries of a Tree-LSTM over latent trees, given trees and no tree."""
+    """Return entries of a Tree-LSTM over latent trees, over given trees, and without a tree."""
     latent, parsed, given = (
         f"{task}_{trees}_tree_lstm{ending}" for trees in ("sparsemap", "parsed", "given")
     )
@@ -293,12 +312,12 @@ def tree_lstms(
     )
 
 
-# Setting of the trees that GivenTrees gives to the graph convolution of perturb-and-parse.
+# Name of the setting of trees that replace the latent ones in the graph convolution.
 TREES_OF_ENCODER = "components.latent_encoder.model.estimator.trees"
 TWO_LAYERS: tuple[tuple[str, Setting], ...] = (
     ("components.latent_encoder.model.composer.layers", 2),
 )
-# All of a tenth, with as many updates.
+# All entries train on a tenth of the texts, with equally many updates.
 CONVOLUTION_ENTRIES = (
     Entry("sentiment_perturb_and_parse", "perturb-and-parse, one layer", settings=A_TENTH),
     Entry(
@@ -322,7 +341,7 @@ CONVOLUTION_ENTRIES = (
         for trees, what in (("random", "random trees"), ("root", "no tree, no arcs"))
     ),
 )
-# Figures after as many updates on all annotation of Universal NER.
+# Losses of crf_ner, compared after equally many updates on all annotation of Universal NER.
 LOSSES = {
     "crf": "the sum over all sequences",
     "quadratic": "quadratic smoothing",
@@ -349,7 +368,7 @@ ENGLISH = ("corpus/english/test.spacy",)
 
 
 def biomedical(name: str) -> tuple[tuple[str, Setting], ...]:
-    """Return settings for one epoch of four corpora, judged by the labels that BC5CDR has."""
+    """Return settings for one epoch of four corpora, which is judged by the labels of BC5CDR."""
     return (
         ("paths.train", f"corpus/biomedical/{name}.spacy"),
         ("paths.dev", "corpus/biomedical/test.spacy"),
@@ -359,7 +378,7 @@ def biomedical(name: str) -> tuple[tuple[str, Setting], ...]:
     )
 
 
-# Trainings are as long as with the recipes of incomplete annotation, and judged by the same texts.
+# These trainings are as long as the recipes of incomplete annotation, and judged by the same texts.
 AS_INCOMPLETE: tuple[tuple[str, Setting], ...] = (
     (DEVELOPMENT, f"{BC5CDR}/dev.spacy"),
     ("training.max_epochs", 0),
@@ -372,7 +391,7 @@ def trained_on(path: str, *settings: tuple[str, Setting]) -> tuple[tuple[str, Se
 
 
 def _missing(name: str) -> tuple[Entry, ...]:
-    """Return entries that learn from a file of ``corpus/incomplete`` without evidence."""
+    """Return controls that learn from a file of ``corpus/incomplete`` without evidence."""
     as_it_is = f"corpus/incomplete/{name}.spacy"
     as_if_complete = f"corpus/incomplete/{name}_as_if_complete.spacy"
     return (
@@ -396,11 +415,11 @@ def _missing(name: str) -> tuple[Entry, ...]:
 
 ENTITY_FIGURES = {"entity F1": "ents_f", "precision": "ents_p", "recall": "ents_r"}
 SPARSE = "components.crf_ner.evidence"
-# Neighbouring tags are then tied together by the rules of BILUO alone.
+# Only the rules of BILUO then relate neighbouring tags.
 NO_TRANSITIONS: tuple[tuple[str, Setting], ...] = (
     ("components.crf_ner.model.learn_transitions", False),
 )
-# Corpora that benchmarks.incomplete_controls makes of several sources.
+# Corpora of aggregated sources, which benchmarks.incomplete_controls writes.
 AGGREGATES = {
     "plurality": "the tag of each token with most votes",
     "best": "the source alone that agrees most with these tags",
@@ -429,13 +448,14 @@ INCOMPLETE_ENTRIES = (
     Entry("ner_flags_attention", "control: flags, learned by attention over the words"),
     Entry("ner_label_sets", "one label in each half"),
     Entry("ner_label_sets", "control: label sets, no learned transitions", settings=NO_TRANSITIONS),
-    # As many entities of each label are annotated as with one label in each half.
+    # Each label has as many annotated entities as with one label in each half.
     Entry(
         "ner_crf",
         "control: label sets, all labels in half of the texts and nothing else",
         settings=trained_on(f"{BC5CDR}/train.spacy", ("corpora.train.limit", 2280)),
     ),
-    # Their tokens without an entity are annotated as outside; nothing in them is missing.
+    # In these texts, all tokens without an entity are outside and none is missing, so that the
+    # third entry does not apply.
     *_missing("label_sets")[:2],
     Entry("ner_sparse", "30 % of the entities, 15 % of other tokens as negatives"),
     Entry(
@@ -468,7 +488,7 @@ INCOMPLETE_ENTRIES = (
 
 
 def _amounts(complete: int) -> tuple[Entry, ...]:
-    """Return entries for flags with another number of complete texts, and their controls."""
+    """Return an entry for flags with another number of complete texts, and its controls."""
     name = f"corpus/incomplete/flags_{complete}"
     alone = f"{name}_as_if_complete.spacy"
     return (
@@ -487,13 +507,17 @@ def _amounts(complete: int) -> tuple[Entry, ...]:
 
 
 def _share(percent: int) -> Entry:
-    """Return sparse annotation with another share of the entities."""
+    """Return an entry for sparse annotation with another share of the entities."""
     path = f"corpus/incomplete/sparse_{percent}.spacy"
     return Entry("ner_sparse", f"{percent} % of the entities", settings=(("paths.train", path),))
 
 
 def _wrong_flags(believed: float) -> Entry:
-    """Return flags of which a tenth is wrong, with a guess of how many are."""
+    """Return an entry for flags of which a tenth is wrong.
+
+    Args:
+        believed: the share of wrong flags that the component assumes.
+    """
     path = "corpus/incomplete/flags_wrong.spacy"
     settings: tuple[tuple[str, Setting], ...] = (
         ("paths.train", path),
@@ -503,7 +527,7 @@ def _wrong_flags(believed: float) -> Entry:
 
 
 def _label_sets_and_all(name: str, *settings: tuple[str, Setting]) -> tuple[Entry, ...]:
-    """Return an entry of all annotation and one of label sets, trained alike."""
+    """Return an entry of all annotation and one of label sets, with the same training."""
     whole = trained_on(f"{BC5CDR}/train.spacy", *settings)
     return (
         Entry("ner_crf", f"all annotation, {name}", settings=whole),
@@ -512,7 +536,7 @@ def _label_sets_and_all(name: str, *settings: tuple[str, Setting]) -> tuple[Entr
 
 
 def _longer(steps: int) -> tuple[Entry, ...]:
-    """Return entries of label sets and of all annotation with more updates, and a control."""
+    """Return entries of all annotation and of label sets with more updates, and a control."""
     settings: tuple[tuple[str, Setting], ...] = (("training.max_steps", steps),)
     return (
         *_label_sets_and_all(f"{steps:,} steps", *settings),
@@ -525,7 +549,7 @@ def _longer(steps: int) -> tuple[Entry, ...]:
 
 
 def _averaged(steps: int) -> tuple[Entry, ...]:
-    """Return entries whose weights are averaged over the updates."""
+    """Return entries of all annotation and of label sets with weights averaged over updates."""
     averages = ("training.optimizer.use_averages", True)
     name = f"{steps:,} steps, averaged weights"
     return _label_sets_and_all(name, ("training.max_steps", steps), averages)
@@ -549,7 +573,7 @@ ENCODER_SCORED = 1000
 
 
 def _over_encoder(config: str, what: str, path: str | None = None) -> Entry:
-    """Return one row over a pre-trained encoder, with half the steps: each takes longer."""
+    """Return an entry over a pre-trained encoder. It has half the steps, as each takes longer."""
     settings: tuple[tuple[str, Setting], ...] = (
         (DEVELOPMENT, f"{BC5CDR}/dev.spacy"),
         ("corpora.dev.limit", ENCODER_SCORED),
@@ -588,12 +612,12 @@ INCOMPLETE_OVER_ENCODER = (
 
 @dataclass(frozen=True)
 class IncompleteCorpus:
-    """A corpus from which annotation is taken away as from BC5CDR.
+    """A corpus whose annotation is made incomplete in the same ways as BC5CDR's.
 
     Attributes:
-        title: the name of the corpus on pages.
-        folder: the folder of its complete texts.
-        label_sets: the sets of labels for which texts are annotated.
+        title: name of the corpus on pages.
+        folder: folder of its complete texts.
+        label_sets: the sets of labels for which a part of the texts is annotated.
     """
 
     title: str
@@ -601,7 +625,7 @@ class IncompleteCorpus:
     label_sets: tuple[tuple[str, ...], ...]
 
     def on(self, path: str, *settings: tuple[str, Setting]) -> tuple[tuple[str, Setting], ...]:
-        """Return settings for training on a file, judged by the development set."""
+        """Return settings for training on a file, which is judged by the development set."""
         return (("paths.train", path), (DEVELOPMENT, f"{self.folder}/dev.spacy"), *settings)
 
     def entries(self, name: str) -> tuple[Entry, ...]:
@@ -653,7 +677,7 @@ class IncompleteCorpus:
         )
 
     def longer_label_sets(self, name: str, steps: int) -> Entry:
-        """Return label sets that are learned with another number of updates."""
+        """Return an entry of label sets with another number of updates."""
         path = f"corpus/incomplete_{name}/label_sets.spacy"
         settings = self.on(path, ("training.max_steps", steps))
         return Entry(
@@ -670,17 +694,18 @@ MORE_CORPORA = {
     "uner": IncompleteCorpus("Universal NER", "corpus/uner", (("PER",), ("LOC", "ORG"))),
 }
 
-# As long as two models together, one for each set of labels.
+# Trainings that are as long as the trainings of two models, one for each set of labels, together.
 TWICE_AS_LONG = {name: corpus.longer_label_sets(name, 600) for name, corpus in MORE_CORPORA.items()}
 
 
 def compared(control: Entry, *entries: Entry) -> tuple[Entry, ...]:
-    """Return a control, and entries that name it as theirs."""
+    """Return a control, and copies of entries that are compared with it."""
     return (control, *(replace(entry, control=control.name) for entry in entries))
 
 
 NOWHERE = "none on this task"
-# By the recipe, on the expressions of Nangia and Bowman; ours are drawn anew by their rules.
+# Published figures by recipe, on the expressions of Nangia and Bowman. Our expressions are other
+# draws by their rules.
 LISTOPS_PUBLISHED = {
     "listops_lstm": "ListOps 71.5 (Nangia and Bowman 2018)",
     "listops_spinn": "ListOps, gold Tree-LSTM 98.7 (Nangia and Bowman 2018)",

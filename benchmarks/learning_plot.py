@@ -1,7 +1,7 @@
-"""A drawing of what the configs of a group learn: a row for each, a dot for each seed.
+"""Draw the scores of a group of configs, with a row for each config and a dot for each seed.
 
 If there are controls, a band over the rows of the same task spans the scores of all their seeds. A
-score inside of it is no gain.
+score inside of the band is no gain.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from spacy_latent.visualize.text_size import text_width
 
 DRAWINGS = Path(__file__).parents[1] / "docs" / "images"
 SIZE, ROW, MARGIN, PLOT, RADIUS = 13, 22, 12, 420, 4
-# Distance of the ticks, by the largest range that has it, in percent.
+# Largest range of scores and the distance of its ticks, both in percent.
 TICKS = ((8, 1), (20, 2), (50, 5), (101, 10), (math.inf, 100))
-# The scheme also sets the background of a picture that a browser shows alone.
+# color-scheme also sets the background if a browser shows the picture alone.
 STYLE = (
     f"svg{{color-scheme:light dark;{variables(False)}}}"
     f"@media (prefers-color-scheme:dark){{svg{{{variables(True)}}}}}"
@@ -38,9 +38,15 @@ def drawing(
     controls: set[str],
     tasks: Mapping[str, str] | None = None,
 ) -> str:
-    """An SVG. rows: shares of each seed by the name of the config, at least one. controls: names of
-    the configs that are controls. tasks: task of each name; rows of a task stand together, and
-    without it all rows have the same task.
+    """Return a drawing as SVG.
+
+    Args:
+        title: title of the drawing.
+        figure: name of the score.
+        rows: scores of each seed, at least one, by the name of the row.
+        controls: names of rows that are controls.
+        tasks: task of each row. Rows of a task must be neighbours. Without it, all rows have the
+            same task.
     """
     shares = {name: [100 * value for value in values] for name, values in rows.items()}
     everything = [share for values in shares.values() for share in values]
@@ -60,7 +66,7 @@ def drawing(
         own = list(names)
         known = [share for name in own if name in controls for share in shares[name]]
         if known:
-            # If there is a single score, the band is as wide as a dot.
+            # With a single score, the band is as wide as a dot.
             start, end = x(min(known)) - RADIUS, x(max(known)) + RADIUS
             band = {"x": start, "y": MARGIN + ROW * above}
             band |= {"width": end - start, "height": ROW * len(own)}
@@ -103,7 +109,7 @@ def write_drawing(
     tasks: Mapping[str, str] | None = None,
     folder: Path = DRAWINGS,
 ) -> str:
-    """RETURNS: the line of the page of results that shows it."""
+    """Write a drawing, and return the line with which the page of results shows it."""
     band = "; the band is what controls of the same task reach"
     said = "a dot for each seed" + (band if controls else "")
     path = folder / f"{name}.svg"

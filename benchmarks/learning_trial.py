@@ -1,10 +1,13 @@
-"""``python -m benchmarks.learning_trial PARENT CONFIG FOLDER SEED SETTINGS DEVICE``: one training
-of ``benchmarks learning``, which ends with the process that started it. SETTINGS: what is not as in
-the config, as JSON. DEVICE: cpu or gpu.
+"""Run one training of ``benchmarks learning``, which ends with the process that started it.
 
-Started again with the same folder it goes on from its last checkpoint, to the weights that it would
-have had. In addition to the pipelines, the folder gets a file for each start, with the processor
-time so far in seconds.
+    python -m benchmarks.learning_trial PARENT CONFIG FOLDER SEED SETTINGS DEVICE
+
+PARENT is the id of that process. SETTINGS are changed settings of the config, as JSON. DEVICE is
+cpu or gpu.
+
+If it is started again with the same folder, it resumes from its last checkpoint, and ends with the
+weights of an uninterrupted training. In addition to the pipelines, the folder gets a file for each
+start, with its processor time so far in seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from spacy_latent.distributed.directories import replace_file
 from spacy_latent.distributed.train import train
 from spacy_latent.distributed.trial import watch
 
-# Seconds of the processor that a training which is killed may not have noted.
+# Seconds between notes of the processor time. A killed training has not noted the last ones.
 BETWEEN_NOTES = 5.0
 CLOCKS = "clock-*.txt"
 
@@ -52,7 +55,7 @@ def noting_time(folder: Path) -> Iterator[None]:
 
 
 def time_noted(folder: Path) -> list[float]:
-    """Seconds of the processor, for each time the training was started."""
+    """Return the noted processor seconds of each start of a training."""
     return [float(path.read_text()) for path in sorted(folder.glob(CLOCKS))]
 
 

@@ -1,12 +1,12 @@
-"""The pages of results: which section stands on which page of ``benchmarks/results``."""
+"""The pages of ``benchmarks/results``, and the sections of each page."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 FOLDER = Path(__file__).with_name("results")
-# The sections of each page by the titles of the pages. A name that ends in "*" stands for all
-# sections that begin so: some programs make a section for each corpus.
+# The title and the sections of each page. A name that ends in "*" stands for all sections with this
+# prefix, because some programs write a section for each corpus.
 PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "inference": (
         "Inference on a CPU",
@@ -90,7 +90,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def page_of(section: str) -> str:
-    """Return the name of the page on which a section stands.
+    """Return the name of the page that has a section.
 
     Raises:
         LookupError: If no page has the section.
@@ -105,12 +105,12 @@ def page_of(section: str) -> str:
 
 
 def markers(section: str) -> tuple[str, str]:
-    """Return the lines before and after a section."""
+    """Return the comments that enclose a section on its page."""
     return f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
 
 
 def read_section(section: str, folder: Path = FOLDER) -> str:
-    """Return the text of a section, its title included.
+    """Return the text of a section with its title.
 
     Raises:
         LookupError: If its page does not have it.

@@ -1,20 +1,22 @@
-"""Attachment scores of ``latent_parser``, spaCy's ``parser`` and spacy-experimental's biaffine
-parser after the same processor time of training.
+"""Attachment scores of three parsers after the same processor time of training.
+
+The parsers are ``latent_parser``, spaCy's ``parser`` and spacy-experimental's biaffine parser.
 
     python -m benchmarks parsing english --seconds 120 --seeds 0 1
     python -m benchmarks parsing latin --seconds 120 --seeds 0 1
     python -m benchmarks parsing english_over_encoder --encoder path/to/encoder
 
-Each trains on one thread, with the corpora, batches, optimizer and dropout of its config and
-without evaluations, until it has taken the seconds of a processor; its last weights are judged on
-the development set by spaCy's own scorer, sentences being found as well. Speeds are of ``nlp.pipe``
-over that set, the most of several, in words per second of a processor. The commands
-``parser-ewt-data`` and ``parser-latin-data`` of project.yml make the corpora. Over a pre-trained
-encoder learning rates stay where the warm-up has brought them, as nobody knows beforehand how many
-updates there will be.
+Each parser is trained on one thread until it has taken the given processor seconds. It has the
+corpora, batches, optimizer and dropout of its config, and is not evaluated in between. Its last
+weights are judged on the development set by spaCy's own scorer. Sentences are predicted as well.
+Speeds are the highest of several rounds of ``nlp.pipe`` over that set, in words per second of a
+processor. The commands ``parser-ewt-data`` and ``parser-latin-data`` of project.yml make the
+corpora. Over a pre-trained encoder, the learning rate is constant after the warm-up, because the
+number of updates is not known beforehand.
 
-Each run is a line of ``benchmarks/runs/parsing.jsonl``; what stands there is not run again. A peer
-that is not installed is left out, and what is known of it stays in the table."""
+Each run is a line of ``benchmarks/runs/parsing.jsonl``, and is not repeated while its config is the
+same. A peer that is not installed is not run, and its earlier results stay in the table.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ LATIN = {
 }
 
 
-# The rate declines so slowly that it is constant, and a batch fits into a processor's cache.
+# With so many steps, the learning rate is nearly constant. Batches fit into a processor's cache.
 OVER_ENCODER: dict[str, Any] = {
     "training.optimizer.learn_rate.total_steps": 1_000_000,
     "nlp.batch_size": 16,
@@ -62,8 +64,14 @@ OVER_ENCODER: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Side:
-    """config: a recipe, or a file of ``benchmarks``. needs: a module without which it cannot
-    be run. gold_sentences: in training, the docs have the sentences of the references."""
+    """A parser that is compared.
+
+    Attributes:
+        config: name of a recipe, or a config file of ``benchmarks``.
+        settings: changed settings of the config.
+        needs: a module that it requires.
+        gold_sentences: whether docs have the sentences of the references in training.
+    """
 
     config: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -80,8 +88,8 @@ class Side:
         return config_digest.digest_of(self.path, self.settings)
 
 
-# Its parser learns nothing across the ends of sentences that another component sets. The ends that
-# an untrained component sets would cost it most of its time.
+# The biaffine parser does not learn arcs across boundaries of sentences, which another component
+# predicts. At first this component is untrained, so that most of the training would be lost.
 PEER: dict[str, Any] = {"needs": "spacy_experimental", "gold_sentences": True}
 SIDES: dict[str, dict[str, Side]] = {
     "english": {
@@ -112,7 +120,7 @@ FIGURES = {"UAS": "dep_uas", "LAS": "dep_las", "sentences F1": "sents_f"}
 
 
 def run(side: Side, seconds: float, seed: int, encoder: Path | None = None) -> dict[str, Any]:
-    """steps: of training. scores: on the development set. speed: words per second."""
+    """Train a parser and return its steps, scores on the development set and words per second."""
     settings = {**side.settings, "system.seed": seed}
     if encoder is not None:
         settings[f"paths.{ENCODER}"] = str(encoder)
@@ -132,7 +140,7 @@ def run(side: Side, seconds: float, seed: int, encoder: Path | None = None) -> d
 
 
 def train(nlp: Language, side: Side, seconds: float, seed: int) -> int:
-    """Until it has taken so many seconds of a processor; how many steps these were."""
+    """Train for some processor seconds, and return the number of steps."""
     config = nlp.config.interpolate()
     training = registry.resolve(config["training"], schema=ConfigSchemaTraining)
     (train_corpus,) = resolve_dot_names(config, [training["train_corpus"]])
@@ -158,7 +166,7 @@ def train(nlp: Language, side: Side, seconds: float, seed: int) -> int:
 
 
 def words_per_second(nlp: Language, words: list[list[str]]) -> float:
-    """Return words per second of a processor, over docs of these words."""
+    """Return words per second of a processor, on docs with these words."""
     docs = [Doc(nlp.vocab, words=own) for own in words]
     begin = time.process_time()
     for _ in nlp.pipe(docs):
@@ -167,7 +175,7 @@ def words_per_second(nlp: Language, words: list[list[str]]) -> float:
 
 
 def known(language: str, seconds: float) -> dict[str, dict[int, dict[str, Any]]]:
-    """Rows of configs as they are today, by component and seed."""
+    """Return the stored runs with the present configs, by component and seed."""
     found: dict[str, dict[int, dict[str, Any]]] = {what: {} for what in SIDES[language]}
     digests = {what: side.digest for what, side in SIDES[language].items()}
     for row in read(KEPT):
@@ -178,7 +186,7 @@ def known(language: str, seconds: float) -> dict[str, dict[int, dict[str, Any]]]
 
 
 def in_percent(values: list[float]) -> str:
-    """Format the mean, and if there are several values, two standard deviations and each value."""
+    """Format a value, or the mean of several with two standard deviations and each value."""
     parts = [100 * value for value in values]
     if len(parts) == 1:
         return f"{parts[0]:.1f}"

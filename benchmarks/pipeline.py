@@ -1,8 +1,8 @@
-"""Words per second of a textcat pipeline with and without a latent tree under it.
+"""Words per second of a textcat pipeline with and without a latent tree below it.
 
-``python -m benchmarks pipeline`` prints and writes one row per pipeline: prediction with
-``nlp.pipe`` and training steps, each as the median over batches for which the pipelines take turns,
-and the ratio of times to the pipeline without the tree.
+``python -m benchmarks pipeline`` prints and writes a row for each pipeline. It has the words per
+second of ``nlp.pipe``, and the times of prediction and of training steps relative to the pipeline
+without a tree. Times are medians over batches, for which the pipelines take turns.
 """
 
 from __future__ import annotations
@@ -37,7 +37,12 @@ REDUCED_TEXTCAT = {
 
 
 def build(kind: str, options: dict[str, Any]) -> Language:
-    """kind: "none", "inline", or "component"."""
+    """Return a pipeline with a textcat.
+
+    Args:
+        kind: place of the latent tree: "none", "inline" in the textcat, or "component".
+        options: settings of the layer with the tree.
+    """
     fix_random_seed(0)
     nlp = spacy.blank("en")
     tok2vec: dict[str, Any] = TOK2VEC

@@ -1,25 +1,25 @@
-"""How often the precision that ``spacy latent calibrate --precision`` promises is kept.
+"""Share of draws that keep the precision promised by ``spacy latent calibrate --precision``.
 
     python -m benchmarks precision_promise BC5CDR training/bc5cdr_crf/model-last \
         corpus/bc5cdr/dev.spacy
 
-If a pipeline has a latent_parser, arcs and whole trees are measured, both without and with labels;
-if it has a tree_spancat, spans; else, or with --entities, entities. What the component finds in
-annotated texts is judged once. Then confidences and thresholds are fitted to a draw of texts, and
-the precision is measured on others. Arcs and trees keep the probabilities as trained, without the
-temperatures and maps that a calibration fits to them. There are two ways to draw:
+Arcs and whole trees are measured if the pipeline has a latent_parser, both without and with labels.
+Spans are measured if it has a tree_spancat. Otherwise, or with --entities, entities are measured.
+The predictions in annotated texts are judged once. Then confidences and thresholds are fitted to a
+draw of texts, and the precision is measured on others. Arcs and trees keep their probabilities as
+trained, without the temperatures and maps of a calibration. There are two ways to draw:
 
-- Halves: the texts are divided at random. One half is for the fit, the other to measure.
-- Draws: as many texts as a half are drawn with replacement, and the precision is that of all texts.
-  So the texts are the whole source of the draws, and its precision is known without error.
+- Halves: the texts are divided at random. One half is for the fit, and the other to measure.
+- Draws: half as many texts are drawn with replacement, and the precision is measured on all texts.
+  The texts are then the whole source of the draws, whose precision is known without error.
 
-Texts are docs, or documents if docs name these in doc.user_data["document"]. --texts is another
-number of texts to draw with replacement. With --test the precision is always that of all texts of
-another corpus, and halves are for the fit alone.
+Texts are docs, or documents if docs name their document in doc.user_data["document"]. --texts sets
+another number of texts to draw with replacement. With --test, the precision is always measured on
+all texts of another corpus, and halves are for the fit alone.
 
-The promise is of the source of the texts, as in draws. The precision of a half has chance of its
-own, and is below the promise more often. Each line of PATH has the counts of one kind of prediction
-in one corpus.
+The promise is for the source of the texts, as with draws. The precision of a half also varies by
+chance, so that it is below the promise more often. Each line of PATH has the counts of one kind of
+prediction in one corpus.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ TIMES = 200
 
 
 class Texts:
-    """Judged predictions by text, of which some are drawn.
+    """Judged predictions by text, from which texts can be drawn.
 
     Args:
         found: all predictions.
-        count: number of texts, those without predictions included.
+        count: number of texts, including texts without predictions.
     """
 
     def __init__(self, found: JudgedEntities, count: int) -> None:
@@ -72,7 +72,7 @@ class Texts:
             self.own[text].append(i)
 
     def of(self, texts: Sequence[int]) -> JudgedEntities:
-        """Return the predictions of texts; a text that is named twice counts as two."""
+        """Return the predictions of some texts. A text that occurs twice counts as two texts."""
         rows = [(place, i) for place, text in enumerate(texts) for i in self.own[text]]
         found, own = self.found, [i for _, i in rows]
         return JudgedEntities(
@@ -92,13 +92,19 @@ def kept(
     precisions: Sequence[float],
     confidences: Sequence[float],
 ) -> dict[str, tuple[bool, float] | None]:
-    """Return for each promise whether the other texts keep it, and the share of predictions left.
-
-    It is None if the texts support no threshold. Keys are the precision and the confidence, or
-    "point" for the point estimate.
+    """Fit thresholds to some texts, and return whether other texts keep each promised precision.
 
     Args:
+        fitted: predictions in the texts of the fit.
         folds: fold of each text of the fit, ``(D,)``.
+        other: predictions in the other texts.
+        precisions: the promised precisions.
+        confidences: probabilities with which a promise shall be kept.
+
+    Returns:
+        For each promise, whether it is kept, and the share of predictions above the threshold. The
+        value is None if the texts support no threshold. A key has the precision and the confidence,
+        or "point" for the point estimate.
     """
     sure, _ = choose_confidence(fitted, folds, False if fitted.noun in OF_PARSES else None)
     fitted, other = (
@@ -138,8 +144,11 @@ def measured(
     """Return the counts of promises that were made and kept, by way of drawing and by promise.
 
     Args:
-        count: number of texts, those without predictions included.
-        drawn: number of texts that are drawn with replacement, half of all by default.
+        found: all predictions.
+        count: number of texts, including texts without predictions.
+        times: number of draws.
+        precisions, confidences: see :func:`kept`.
+        drawn: number of texts that are drawn with replacement, by default half of all.
         test: predictions in other texts, on which the precision is measured.
     """
     texts, generator = Texts(found, count), np.random.default_rng(0)
@@ -154,7 +163,7 @@ def measured(
                 chosen = generator.integers(count, size=count // 2 if drawn is None else drawn)
                 other = every
             other = other if test is None else test
-            # A text that is drawn twice is in one fold.
+            # Both copies of a text that is drawn twice are in the same fold.
             folds = chosen % FOLDS
             fitted = texts.of(chosen.tolist())
             for name, one in kept(fitted, folds, other, precisions, confidences).items():
@@ -168,7 +177,7 @@ def measured(
 
 
 def table(found: dict[str, Any]) -> list[str]:
-    """Return the section for one line of PATH."""
+    """Return the lines of the section of results for one line of PATH."""
     drawn, tested = "", ""
     if found.get("drawn"):
         drawn = f" ({found['drawn']:,} for draws with replacement)"
@@ -215,7 +224,7 @@ def percent(part: float, whole: float) -> str:
 def judged(
     nlp: Language, corpus: Path, entities: bool = False
 ) -> tuple[str, list[JudgedEntities], int]:
-    """Judge what a component finds in annotated texts, without its calibration.
+    """Judge the predictions of a component in annotated texts, without its calibration.
 
     Returns:
         The name of the component, its predictions of each kind, and the number of texts.

@@ -1,11 +1,10 @@
-"""Share of the time of inference that kernels take, and the cost of other work between two calls.
+"""Share of the time of inference that kernels take, alone and among other work.
 
     python -m benchmarks profile
 
-The rows are the rows of ``inference`` without other libraries, at their largest n. *Alone* a row is
-repeated on the same scores: what it reads is in the caches, and the processor has learned its
-branches. *Among others* all rows take turns, as a program that also does something else would have
-it.
+The rows are the rows of ``inference`` without other libraries, at their largest n. *Alone*, a row
+is repeated on the same scores. Its data are then in the caches, and the processor predicts its
+branches. *Among others*, all rows take turns, as in a program that also does other work.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ ROUNDS = 21
 
 
 class Spread:
-    """In the place of kernels.core.pool.spread, everywhere: adds up the seconds spent there."""
+    """A replacement of kernels.core.pool.spread in all modules, which adds up its seconds."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -44,7 +43,7 @@ class Spread:
 
 
 def timed(run: Callable[[], Any], spread: Spread) -> tuple[float, float]:
-    """Milliseconds of a call, and those in kernels."""
+    """Return the milliseconds of a call, and the milliseconds of its kernels."""
     spread.seconds = 0.0
     start = time.perf_counter()
     run()
@@ -56,7 +55,7 @@ def main() -> None:
     runs = {row: row.make(Setting(row.sizes[-1]), None)[0] for row in ROWS}
     for run in runs.values():
         run()
-    # Modules of kernels have been imported by now.
+    # The replacement comes after the first calls, which import all modules of kernels.
     spread = Spread()
     alone, among = {}, {row: [] for row in ROWS}
     for row, run in runs.items():

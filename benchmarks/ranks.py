@@ -1,15 +1,17 @@
-"""Speed of two processes of one thread and of one process, at the same global batch, and the cost
-of adding up gradients.
+"""Speed of training with two processes and with one, and the cost of adding up gradients.
 
     python -m benchmarks ranks
     python -m benchmarks ranks --steps 10 --rounds 1
 
-A tok2vec, a latent_encoder with marginals of projective trees over it, a tagger and an ner, on
-sentences of 20 drawn words. Each run is a training by ``spacy_latent.distributed`` in processes of
-its own; one process and two take turns. The first steps and the evaluation are left out. A process
-that waits for another uses no processor. So words per second of the processor, of the slower
-process, are the speed on two free cores, whatever else the machine does. Words per second of the
-clock are the speed on this machine. The cost model is arithmetic, with figures that it names.
+The pipeline has a tok2vec, a latent_encoder with marginals of projective trees over it, a tagger
+and an ner. Sentences have 20 random words. Each run is a training by ``spacy_latent.distributed``
+in new processes of one thread. Runs of one process and of two take turns, with the same global
+batch. The first steps and the evaluation are left out.
+
+A process that waits for another one uses no processor. Words per second of the processor, of the
+slower process, are therefore the speed on two free cores, with any other load on the machine. Words
+per second of the clock are the speed on this machine. The cost model is arithmetic, and the table
+names its figures.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ WARM_UP, LENGTH, WORDS = 3, 20, 120_000
 WIDTH = TOK2VEC["width"]
 SHARED = {"@architectures": "spacy.Tok2VecListener.v1", "width": WIDTH, "upstream": "tok2vec"}
 LATENT = {"@architectures": "spacy-latent.LatentListener.v1", "width": WIDTH}
-# Bytes per second and seconds of the model of costs: 10 Gb/s, and what a message takes.
+# Assumptions of the cost model: bytes per second (10 Gb/s), and seconds for each message.
 BANDWIDTH, LATENCY = 1.25e9, 0.65e-3
 PARAMETERS = {"this pipeline": 0, "an encoder of 125M": 125_000_000}
 WORKERS = (2, 8, 64, 1000)
@@ -112,7 +114,7 @@ def write_config(path: Path, corpus: Path, size: int, steps: int) -> None:
 
 
 def run(config: Path, world: int) -> list[dict[str, float]]:
-    """Return the measurements of each process."""
+    """Train with a number of processes, and return the measurements of each."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -139,7 +141,10 @@ def run(config: Path, world: int) -> list[dict[str, float]]:
 
 
 def be_one_rank(config: Path) -> None:
-    """Train, and print what the steps took and what a reduction without waiting takes."""
+    """Train in this process, and print the times of the steps and of a reduction without waiting.
+
+    The reduction is measured after the training, when no process has to wait for another one.
+    """
     from spacy_latent.distributed import rank_training, train
     from spacy_latent.distributed.all_reduce import AllReduce
     from spacy_latent.distributed.trained_arrays import models_of, weights_of
@@ -181,13 +186,13 @@ def be_one_rank(config: Path) -> None:
 
 
 def ring(parameters: int, workers: int) -> float:
-    """Seconds of adding up so many gradients in float32 by a ring of so many processes."""
+    """Return the modelled seconds of adding up float32 gradients by a ring of processes."""
     rounds = 2 * (workers - 1)
     return rounds / workers * 4 * parameters / BANDWIDTH + rounds * LATENCY
 
 
 def measure(corpus: Path, folder: Path, size: int, steps: int, rounds: int) -> tuple[str, int]:
-    """The row of the table, and how many parameters the pipeline has."""
+    """Return the row of a batch size, and the number of parameters of the pipeline."""
     config = folder / f"{size}.cfg"
     write_config(config, corpus, size, steps)
     one: list[list[dict[str, float]]] = []

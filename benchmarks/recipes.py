@@ -1,12 +1,13 @@
-"""Recipes: the configs of ``configs/``, whole files and variants of them.
+"""Recipes are the configs of ``configs/``: whole files, and variants of other recipes.
 
     python -m benchmarks recipes                       # their names
     python -m benchmarks recipes rationale_hard_kuma   # the whole config, to standard output
     python -m benchmarks recipes rationale_hard_kuma --output mine.cfg
 
-A file of ``configs/variants`` has a block for each variant. It names the recipe that it changes,
-``base``, and under the dotted name of a setting or of a block what stands there in the variant;
-``remove`` lists what does not stand there. A block is replaced whole.
+A file of ``configs/variants`` has a block for each variant. ``base`` names the recipe that it
+changes. Other entries are the changed values, by the dotted name of a setting or of a block.
+``remove`` lists settings and blocks that the variant does not have. A changed block replaces the
+whole block.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from thinc.api import Config
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs"
-# Variants as whole files, for what takes a file.
+# Folder of variants as whole files, for programs that need a file.
 WRITTEN = ROOT / "training" / "recipes"
 BASE, REMOVE = "base", "remove"
 
@@ -47,7 +48,7 @@ def names(folder: Path = CONFIGS) -> list[str]:
 
 @cache
 def load(name: str, folder: Path = CONFIGS) -> Config:
-    """Return the whole config of a recipe, with its variables. It is not to be changed.
+    """Return the whole config of a recipe, with its variables. The caller must not change it.
 
     Raises:
         KeyError: There is no recipe of that name.
@@ -84,15 +85,17 @@ def _parent_of(config: Config, place: str) -> tuple[dict[str, Any], str]:
 
 @cache
 def path_of(name: str, written: Path = WRITTEN, configs: Path = CONFIGS) -> Path:
-    """Return a file with the whole config of a recipe: its own, or of a variant one that is written
-    into the folder ``written``."""
+    """Return a file with the whole config of a recipe.
+
+    The file of a variant is written into the folder ``written``.
+    """
     path = configs / f"{name}.cfg"
     if path.exists():
         return path
     made = load(name, configs)
     written.mkdir(parents=True, exist_ok=True)
     path = written / f"{name}.cfg"
-    # Another process may read it meanwhile.
+    # The file is replaced at once, since another process may read it.
     beside = written / f"{name}.cfg.{os.getpid()}"
     made.to_disk(beside, interpolate=False)
     beside.replace(path)

@@ -1,8 +1,9 @@
 """Time and size of a report over many docs.
 
 ``python -m benchmarks report`` makes 10,000 random texts of about 20 words with heads and
-categories, and a pipeline with a latent encoder under a textcat, and prints and writes how long
-prediction and the report take and how large the page is. Bounds: 2 minutes beyond prediction, 5 MB.
+categories, and a pipeline with a latent encoder below a textcat. It prints and writes the time of
+prediction and of the report, and the size of the page. The bounds are 2 minutes beyond prediction,
+and 5 MB.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def measure(name: str, estimator: dict[str, Any], count: int, page: Path | None)
 
 
 def clocks() -> np.ndarray:
-    """Seconds on the wall and of the processor, all threads together."""
+    """Return the seconds of the clock, and of the processor over all threads."""
     return np.array([time.perf_counter(), time.process_time()])
 
 

@@ -1,10 +1,10 @@
-"""Cost of K latent structures per text in training: the embedder runs once for all of them.
+"""Cost of K latent structures per text in training, for which the embedder runs only once.
 
     python -m benchmarks samples
 
-One update of latent_textcat with a score function of K samples is compared with K times the forward
-and backward pass of the embedder alone. The times are medians over batches of 64 texts of 15 words,
-in turn.
+One update of latent_textcat with a score function of K samples is measured. It is compared with K
+times the forward and backward pass of the embedder alone. Times are medians over rounds, in which
+the measured functions take turns. Batches have 64 texts of 15 words.
 """
 
 from __future__ import annotations

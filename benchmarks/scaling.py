@@ -1,10 +1,10 @@
-"""Time against length for every structure, with fitted exponents, as a table and a plot.
+"""Time by length for every structure, with fitted exponents, as a table and a plot.
 
     python -m benchmarks scaling
 
-One thread, a batch of 4, medians; a length is left out where the one before took over a quarter of
-a second. The exponent is the slope of log time over log length by least squares over the three
-largest lengths. Structures whose scores are of decisions, or whose best member is searched for, are
+Times are medians for a batch of 4 on one thread. Longer items are left out if a length takes over a
+quarter of a second. The exponent is the slope of log time over log length, by least squares over
+the three largest lengths. Structures that are not linear in their scores, or have no exact MAP, are
 left out. The plot needs matplotlib.
 """
 
@@ -26,7 +26,7 @@ from spacy_latent.structures.base import Structure
 SIZES = (16, 32, 64, 128, 256, 512)
 BATCH, LONGEST = 4, 0.25
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
-# Okabe and Ito's colours, which colour-blind readers can distinguish, without the yellow.
+# Okabe and Ito's colours without yellow. Readers with colour blindness can distinguish them.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = "osD^vPX*<>"
 Operation = Callable[[Structure, torch.Tensor, torch.Tensor], None]
@@ -56,7 +56,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def curve(structure: Structure, operation: Operation) -> list[tuple[int, float]]:
-    """Lengths and seconds."""
+    """Return pairs of a length and its median seconds."""
     found = []
     for n in SIZES:
         scores, lengths = scores_for(structure, n, BATCH)
@@ -74,7 +74,7 @@ def curve(structure: Structure, operation: Operation) -> list[tuple[int, float]]
 
 
 def exponent(points: list[tuple[int, float]]) -> float:
-    """NaN for fewer than two points."""
+    """Return the fitted exponent, or NaN if there are fewer than two points."""
     last = points[-3:]
     if len(last) < 2:
         return math.nan
@@ -86,7 +86,7 @@ def exponent(points: list[tuple[int, float]]) -> float:
 
 
 def plot(curves: dict[str, dict[str, list[tuple[int, float]]]]) -> None:
-    """docs/images/scaling.svg, on one line: no reader of a change wants its 4,000."""
+    """Write docs/images/scaling.svg as a single line, because diffs would show 4,000 lines."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -113,7 +113,7 @@ def plot(curves: dict[str, dict[str, list[tuple[int, float]]]]) -> None:
     axes[0].set_ylabel(f"milliseconds for a batch of {BATCH}, one thread")
     figure.tight_layout()
     path = IMAGES / "scaling.svg"
-    # Without a date and with fixed names: the same figures give the same file.
+    # Without a date and with a fixed salt of names, equal figures give equal files.
     with pyplot.rc_context({"svg.hashsalt": "spacy-latent"}):
         figure.savefig(path, metadata={"Date": None})
     path.write_text(on_one_line(path.read_text(encoding="utf8")), encoding="utf8")

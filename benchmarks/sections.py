@@ -1,4 +1,4 @@
-"""Sections of the results: one for each program and corpus, between markers of its own."""
+"""Write sections of the results: one for each program, or each program and corpus."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ INTRODUCTION = (
 
 
 def write_section(name: str, title: str, lines: list[str], folder: Path = FOLDER) -> Path:
-    """Replace a section on its page, or append it, and write the headlines anew.
+    """Replace a section on its page, or append it, and write RESULTS.md again.
 
     Args:
-        name: The section, which :data:`benchmarks.pages.PAGES` puts on a page.
+        name: The name of the section. :data:`benchmarks.pages.PAGES` has its page.
         title: Its heading.
-        lines: The lines after the heading.
-        folder: Folder of the pages. Headlines are written for the pages of this repository alone.
+        lines: The lines below the heading.
+        folder: Folder of the pages. RESULTS.md is only written for the pages of this repository.
 
     Returns:
         The path of the page.
@@ -43,6 +43,6 @@ def write_section(name: str, title: str, lines: list[str], folder: Path = FOLDER
         try:
             write_headlines()
         except LookupError as error:
-            # Measured for hours, maybe: the section stays written.
+            # The section stays written, because it may have taken hours to measure.
             print(f"RESULTS.md is as it was. {error}", file=sys.stderr)
     return path

@@ -1,16 +1,17 @@
-"""A game of signals: what each estimator makes of a latent word, and how often it asks the other.
+"""A signalling game with a latent word: success by estimator, and number of calls of the receiver.
 
     python -m benchmarks signal_game --seeds 0 1 2 3 4
 
-The emergent communication of Lazaridou et al. 2017 in the size of Correia et al. 2020 (section
-5.2): a sender sees an object and says one of 256 words, a receiver hears the word and sees sixteen
-objects, and both are paid when it points to the right one. Theirs are pictures; here an object has
-eight properties of four values each, so that 256 words cannot distinguish all 65,536. A sender that
-used them evenly would be understood 97.1 times in 100. Nothing is annotated: words mean what the
-receiver learns that they mean. No object of the test occurs in training.
+This is the emergent communication of Lazaridou et al. 2017 in the size of Correia et al. 2020
+(section 5.2). A sender sees an object and says one of 256 words. A receiver hears the word and sees
+sixteen objects. Both succeed if the receiver points to the sender's object. There the objects are
+pictures. Here they have eight properties of four values each, so that 256 words cannot distinguish
+all 65,536 objects. A sender that uses all words equally often would be understood in 97.1 % of the
+games. No meaning of a word is annotated: the receiver learns it. No object of the test occurs in
+training.
 
-"calls": of the receiver, for each object, in the last tenth of training. In the test the sender
-says its best word.
+"calls" is the number of calls of the receiver for each object, in the last tenth of training. In
+the test, the sender says its best word.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ ESTIMATORS: dict[str, Callable[[], Estimator]] = {
 
 
 class Game(nn.Module):
-    """The sender's scores of words, and the receiver's of candidates for a word."""
+    """The networks of both players.
+
+    The sender scores words for an object. The receiver scores candidates for a word.
+    """
 
     def __init__(self, estimator: Estimator) -> None:
         super().__init__()
@@ -73,8 +77,15 @@ class Game(nn.Module):
         self.estimator = estimator.for_width(size)
 
     def forward(self, objects: Tensor, candidates: Tensor) -> tuple[Draw, Tensor]:
-        """objects: ``(B, size)``. candidates: ``(B, CANDIDATES, size)``. RETURNS: words, and the
-        receiver's scores ``(K, B, CANDIDATES)`` for each of them."""
+        """Play a round.
+
+        Args:
+            objects: the objects that the sender sees, ``(B, size)``.
+            candidates: the objects that the receiver sees, ``(B, CANDIDATES, size)``.
+
+        Returns:
+            The draw of words, and the receiver's scores for each word, ``(K, B, CANDIDATES)``.
+        """
         scores = self.sender(objects)
         lengths = torch.full((len(objects),), WORDS)
         draw = self.estimator(self.structure, scores, lengths, self.training)
@@ -83,7 +94,7 @@ class Game(nn.Module):
 
 
 def objects() -> tuple[Tensor, Tensor]:
-    """All objects, ``(count, size)``, in the two parts that training and test draw from."""
+    """Return the objects of the training and the objects of the test, each ``(count, size)``."""
     codes = torch.arange(VALUES**PROPERTIES)
     values = torch.stack([codes // VALUES**place % VALUES for place in range(PROPERTIES)], 1)
     order = torch.randperm(len(codes), generator=torch.Generator().manual_seed(0))
@@ -93,14 +104,14 @@ def objects() -> tuple[Tensor, Tensor]:
 
 
 def drawn(pool: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Objects to speak of, candidates, and where among these each object stands."""
+    """Draw objects for the sender, candidates for the receiver, and the object's place in them."""
     candidates = pool[torch.randint(len(pool), (count, CANDIDATES), generator=generator)]
     places = torch.randint(CANDIDATES, (count,), generator=generator)
     return candidates[torch.arange(count), places], candidates, places
 
 
 def play(name: str, seed: int, steps: int = STEPS) -> dict[str, object]:
-    """One training and its test."""
+    """Train a game with an estimator, and return the scores of its test."""
     random.seed(seed)
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)

@@ -1,18 +1,18 @@
-"""``tree_spancat`` compared with spaCy's ``spancat``: F1 after the same processor time of training.
+"""F1 of ``tree_spancat`` and spaCy's ``spancat`` after the same processor time of training.
 
     python -m benchmarks spans "noun phrases" corpus/phrases --seconds 30 60 --seeds 0 1 2
     python -m benchmarks spans BC5CDR corpus/bc5cdr_spans --seconds 60 --seeds 0 1
     python -m benchmarks spans --labels 1 5 10 20 50
 
-The folder holds ``train.spacy`` and ``dev.spacy`` with spans in ``doc.spans["sc"]``. All train on
-the same batches over an embedder of the same kind, and stop when their updates have taken so much
-processor time, one after the other in one process and on one thread. ``spancat`` is judged with its
-own suggester of one to three tokens, and with one of up to ten. All predict spans that are more
-probable than one half. The table also has the F1 of the best of a few lower thresholds on the same
-set.
+The folder has ``train.spacy`` and ``dev.spacy`` with spans in ``doc.spans["sc"]``. All systems are
+trained on the same batches over an embedder of the same kind, until their updates have taken the
+given processor time. They take steps in turn in one process, on one thread. ``spancat`` is judged
+with its own suggester of one to three tokens, and with a suggester of up to ten. All systems
+predict spans with a probability above one half. The table also has the F1 with the best of a few
+lower thresholds, which is chosen on the same set.
 
-With ``--labels`` it measures the cost of labels: the sum over trees and its gradient, compared with
-trees without labels.
+With ``--labels``, the program measures the cost of labels: the sum over trees and its gradient,
+compared with trees without labels.
 """
 
 from __future__ import annotations
@@ -66,10 +66,14 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Figures:
-    """Figures of one system after one processor time, a number for each seed.
+    """Figures of one system after one processor time, with a number for each seed.
 
-    best: F1 at the best of THRESHOLDS. steps: updates of the weights. crossing: predicted docs in
-        which spans cross, a share. words: in prediction, thousands in a second of the processor.
+    Attributes:
+        f, precision, recall: scores with the component's own threshold.
+        best: F1 with the best of THRESHOLDS.
+        steps: number of updates.
+        crossing: share of predicted docs in which spans cross.
+        words: speed of prediction, in thousands of words a second of the processor.
     """
 
     f: list[float] = field(default_factory=list)
@@ -82,7 +86,7 @@ class Figures:
 
 
 def batches(docs: list[Doc], seed: int) -> Iterator[list[Doc]]:
-    """Yield batches of about a thousand words without end, in another order in each round."""
+    """Yield batches of about a thousand words without end, with another order in each round."""
     drawn = random.Random(seed)
     while True:
         order = list(docs)
@@ -101,8 +105,10 @@ def example(nlp: Language, doc: Doc) -> Example:
 
 
 class Run:
-    """One system with one seed. spent: processor time of its updates except the first one, which
-    loads modules.
+    """The training of one system with one seed.
+
+    Attributes:
+        spent: processor time of its updates, except the first one, which loads modules.
     """
 
     def __init__(self, config: dict[str, Any], folder: Path, seed: int) -> None:
@@ -140,7 +146,7 @@ def judge(run: Run, figures: Figures) -> None:
             one.predicted = doc
         scores = pipe.score(examples)
         found.append(scores["spans_sc_f"])
-    # The last predictions use the components' own threshold.
+    # The last threshold is the component's own, so that these predictions are the usual ones.
     places = [[(span.start, span.end) for span in doc.spans[KEY]] for doc in docs]
     figures.best.append(max(found))
     figures.f.append(scores["spans_sc_f"])
@@ -154,8 +160,10 @@ def judge(run: Run, figures: Figures) -> None:
 def measure(
     folder: Path, seconds: list[float], seeds: list[int]
 ) -> dict[tuple[float, str], Figures]:
-    """By processor time and system. Steps are taken in turn, so that what else the machine does
-    slows all alike."""
+    """Train all systems with each seed, and return their figures by processor time and system.
+
+    The systems take steps in turn, so that other load on the machine slows all of them equally.
+    """
     found = {(bound, name): Figures() for bound in sorted(seconds) for name in SYSTEMS}
     for seed in seeds:
         runs = {name: Run(config, folder, seed) for name, config in SYSTEMS.items()}
@@ -177,8 +185,9 @@ def with_gradient(total: Callable[[Tensor], Tensor], scores: Tensor) -> Callable
 
 
 def milliseconds(calls: list[Callable[[], Any]], turns: int, repeats: int = 5) -> list[float]:
-    """Return the processor time of one call of each: medians over turns, after a call that is not
-    timed.
+    """Return the median processor time of a call of each function, over turns of all functions.
+
+    In each turn, the first call is not timed.
     """
     spent: list[list[float]] = [[] for _ in calls]
     for _ in range(turns):
@@ -192,8 +201,11 @@ def milliseconds(calls: list[Callable[[], Any]], turns: int, repeats: int = 5) -
 
 
 def cost_of_labels(words: int, labels: int, turns: int, batch: int = 32) -> list[float]:
-    """Milliseconds of trees over sentences of so many words: without labels, with them, and with
-    the sum over them by tensors; then the first two from one pass, without autograd."""
+    """Return the milliseconds of the log-partition of trees and its gradient.
+
+    There are five of them: without labels; with labels; with a sum over labels by tensors; and
+    without and with labels from one pass, without autograd.
+    """
     torch.manual_seed(0)
     trees, cells = ConstituencyTree(), span_cells(words)
     lengths = torch.full((batch,), words)

@@ -1,11 +1,12 @@
-"""Processor time of a training step beside spaCy's component for the same task.
+"""Processor time of a training step, compared with spaCy's component for the same task.
 
     python -m benchmarks steps
 
-Each pair of pipelines has the same embedder and learns the same annotation of the same docs, in
-turns. With an embedder of width 96 the figures say what a step costs on a CPU. With width 8 hardly
-any arithmetic is left: the step is Python, thinc, and the dispatch of operations, which is the time
-that a step costs the host of a GPU. What remains there of structures is exact inference on the CPU.
+Both pipelines of a pair have the same embedder, learn the same annotation of the same docs, and
+take steps in turn. With an embedder of width 96, the figures are the cost of a step on a CPU. With
+width 8, there is hardly any arithmetic. The remaining cost is Python, thinc and the dispatch of
+operations, which is also the cost of a step for the host of a GPU. It includes exact inference of
+structures on the CPU.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from benchmarks.sections import write_section
 
 WIDTHS = (96, 8)
 LABELS = ("A", "B")
-# spaCy's component, ours, and the settings of our model.
+# For each pair: spaCy's component, our component, and a function that returns our model's settings.
 PAIRS: dict[str, tuple[str, str, Callable[[int], dict[str, Any]]]] = {
     "categories, marginals of spanning trees": (
         "textcat",
@@ -69,7 +70,8 @@ def annotated(vocab: Any, count: int, rng: random.Random) -> list[Doc]:
     for number in range(count):
         length = rng.randint(10, 35)
         words = [f"word{rng.randrange(2000)}" for _ in range(length)]
-        # Each word hangs on the word before it or on the second, which is the root: projective.
+        # The head of a word is the word before it or the second word, which is the root. Such trees
+        # are projective.
         heads = [1, 1, *(rng.choice((1, word - 1)) for word in range(2, length))]
         labels = [rng.choice(LABELS) if word != 1 else "ROOT" for word in range(length)]
         doc = Doc(vocab, words=words, heads=heads, deps=labels)
@@ -84,7 +86,7 @@ def annotated(vocab: Any, count: int, rng: random.Random) -> list[Doc]:
 
 
 class Training:
-    """A pipeline of one component, and the steps that it takes."""
+    """A pipeline of one component in training."""
 
     def __init__(self, component: str, docs: int, width: int, model: dict[str, Any]) -> None:
         fix_random_seed(0)
@@ -92,7 +94,7 @@ class Training:
         self.docs = annotated(self.nlp.vocab, docs, random.Random(0))
         config: dict[str, Any] = {"model": {**model, "tok2vec": embedder(width)}}
         if component == "parser":
-            # Few docs have few arcs of a label, which the parser would leave out.
+            # Labels have few arcs in so few docs, and the parser would drop such labels.
             config["min_action_freq"] = 1
         if component == "textcat":
             config["model"] = {**REDUCED_TEXTCAT, "tok2vec": embedder(width)}
@@ -107,7 +109,7 @@ class Training:
         ]
 
     def step(self) -> float:
-        """Return the milliseconds of a processor that one step takes."""
+        """Take a step, and return its processor time in milliseconds."""
         examples = self.examples()
         start = time.process_time()
         self.nlp.update(examples, sgd=self.optimizer, drop=0.1)
@@ -139,7 +141,7 @@ def main() -> None:
             times: list[list[float]] = [[], []]
             for number in range(arguments.rounds + 2):
                 for training, taken in zip(pair, times):
-                    # The first two steps allocate and compile.
+                    # The first two steps are not counted, since they allocate and compile.
                     taken += [training.step()][: number >= 2]
             first, second = map(median, times)
             lines.append(

@@ -3,8 +3,8 @@
     python -m benchmarks train_recipes sentiment_spigot sentiment_baseline --gpu-id 0 --seed 1
     python -m benchmarks train_recipes mine=ner_crf --paths.train corpus/mine/train.spacy
 
-A recipe is trained into ``training/RECIPE``, or into ``training/NAME`` as NAME=RECIPE. Other
-options are settings of the configs, as ``spacy train`` takes them.
+A recipe is trained into ``training/RECIPE``, or into ``training/NAME`` if it is given as
+NAME=RECIPE. Other options override settings of the configs, as in ``spacy train``.
 """
 
 from __future__ import annotations

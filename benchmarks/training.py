@@ -1,12 +1,13 @@
-"""Words per second of ``spacy train``, of this checkout and of another one.
+"""Words per second of ``spacy train``, with this checkout and with another one.
 
     python -m benchmarks training
     python -m benchmarks training --before ../spacy-latent-of-last-month
 
-Each run is spaCy's own training loop over a config of this checkout, in a process of its own. The
-checkouts take turns, so that whatever else the machine does hits both. The first steps, which read
+Each run is spaCy's own training loop with a config of this checkout, in a new process. The
+checkouts take turns, so that other load on the machine affects both. The first steps, which read
 kernels from numba's cache, and the evaluation are left out. Words per second of the processor count
-the time of all threads. Other programs on the machine hardly change them, and more threads do not.
+the time of all threads, so that other programs hardly change them, and more threads do not increase
+them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ DEMO: Corpus = {
 }
 FOUR_OPERATORS: Corpus = {"max_length": 100}
 
-# Code for a process of the checkout, which trains and prints the time of the steps.
+# Code for a process of a checkout, which trains and prints words per second.
 STEPS = """
 import io, json, sys, time
 begin = time.process_time()
@@ -67,8 +68,15 @@ print(json.dumps([words / (last[0] - first[0]), words / (last[1] - first[1])]))
 
 @dataclass(frozen=True)
 class Row:
-    """config: in configs/, without its ending. overrides: of its settings. both: whether older
-    checkouts have all that it names."""
+    """A row of the table.
+
+    Attributes:
+        what: its name.
+        config: name of the recipe.
+        corpus: settings of the generated ListOps expressions.
+        overrides: changed settings of the recipe.
+        both: whether older checkouts have everything that the recipe names.
+    """
 
     what: str
     config: str
@@ -81,14 +89,14 @@ PROJECTIVE = {
     "components.latent_textcat.model.structure.@misc": "spacy-latent.ProjectiveTree.v1",
     "components.latent_textcat.model.structure.direction": "any",
 }
-# Sooner than in the config: most of these steps are in its last stage, as in a whole training.
+# The last stage begins sooner than in the config, so that it has most steps, as in a full training.
 SOON = {
     "components.latent_textcat.model.structure.release_at": WARM_UP // 2,
     "components.latent_textcat.model.estimator.switch_at": WARM_UP,
 }
 SWITCHED = {"components.latent_textcat.model.estimator.switch_at": WARM_UP}
-# No flat lists first: both stages have one expression. Epochs do not end, as a curriculum never
-# ends.
+# The two stages of the curriculum have only one expression each, so that all depths are read at
+# once. A curriculum needs epochs without an end.
 ALL_DEPTHS = {"corpora.train.flat": 1, "corpora.train.growth": 1, "training.max_epochs": -1}
 ROWS = (
     Row("demo: its last stage", "demo", DEMO, SOON, both=False),
@@ -123,7 +131,7 @@ def make_corpus(folder: Path, options: Corpus, size: int) -> None:
 
 
 def run(checkout: Path, row: Row, corpus: Path, steps: int) -> tuple[float, float]:
-    """Words per second, of the clock and of the processor."""
+    """Train with a checkout, and return words per second of the clock and of the processor."""
     overrides = {
         "paths.train": str(corpus / "train.tsv"),
         "paths.dev": str(corpus / "dev.tsv"),
@@ -146,7 +154,7 @@ def run(checkout: Path, row: Row, corpus: Path, steps: int) -> tuple[float, floa
 
 
 def measure(row: Row, checkouts: dict[str, Path], corpus: Path, steps: int, rounds: int) -> str:
-    """The row of the table: medians over rounds."""
+    """Return a row of the table, with medians over rounds."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in checkouts}
     for _ in range(rounds):
         for name, checkout in checkouts.items():
@@ -203,7 +211,7 @@ def main() -> None:
 
 
 def revision(checkout: Path) -> str:
-    """Return the commit of a checkout, or its folder's name if there is no repository."""
+    """Return the commit of a checkout, or its folder's name if it is no repository."""
     command = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or checkout.name

@@ -1,8 +1,8 @@
-"""The tests, and what is made for the documentation.
+"""The tests, and programs that write files of the documentation.
 
-spaCy keeps its functions in the package catalogue. At each look-up of a function and each reading
-of a Doc, catalogue loads all entry points of a group, which was half of the time of many tests.
-Here they are the same ones, sorted by group once, and each is loaded once.
+spaCy finds registered functions by the package catalogue. For each look-up, and each Doc that is
+read, catalogue loads all entry points of a group. This took half of the time of many tests. Here
+its entry points are replaced by the same ones, sorted by group and each loaded only once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class _LoadedOnce:
 
 
 _ALL: Any = catalogue.AVAILABLE_ENTRY_POINTS
-# They had this form on Python 3.9, and Catalogue still accepts it.
+# Entry points were a dict of lists on Python 3.9, and catalogue still accepts one.
 catalogue.AVAILABLE_ENTRY_POINTS = {
     group: [_LoadedOnce(point) for point in _ALL.select(group=group)] for group in _ALL.groups
 }

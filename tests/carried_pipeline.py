@@ -1,5 +1,4 @@
-"""The trained pipeline in the package for ``spacy latent demo``, made from the pipeline of the demo
-project.
+"""Copy a pipeline of the demo project into the package, where ``spacy latent demo`` loads it.
 
 make demo && python -m tests.carried_pipeline training/demo/model-best
 """
@@ -24,12 +23,12 @@ META = {
     "description": "Trees over ListOps expressions, learned from their values alone.",
     "license": "MIT",
 }
-# Those of the last evaluation on dev; 'spacy latent demo' measures anew.
+# Scores of training are left out, because 'spacy latent demo' measures its own.
 UNUSED = ("performance", "spacy_git_version")
 
 
 def sums() -> dict[str, str]:
-    """sha256 of each file, by its path in the pipeline."""
+    """Return the sha256 digest of each file, by its path in the pipeline."""
     files = sorted(path for path in CARRIED.rglob("*") if path.is_file())
     return {
         path.relative_to(CARRIED).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()

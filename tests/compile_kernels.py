@@ -1,7 +1,7 @@
-"""Compile the kernels on all cores, each of them once, before the tests run.
+"""Compile all kernels on all cores, before the tests run.
 
-Compiling takes longer than the tests themselves. Their workers would each compile what they need,
-and most of it is the same: numba's cache has a kernel only when somebody has finished it.
+Compiling takes longer than the tests. Parallel workers of the tests would compile most kernels
+several times, because numba's cache has a kernel only after its compilation has finished.
 
 python -m tests.compile_kernels
 """
@@ -17,22 +17,22 @@ import torch
 
 from tests.structures.contracts import every_structure
 
-# Those that take longest come first, so that no core waits for the other at the end.
+# The classes that take longest come first, so that no core is idle at the end.
 FIRST = ("ProjectiveTree", "SpanningTree", "ConstituencyTree", "TagSequence", "LinearChain")
 
 
 def names() -> list[str]:
-    """The classes of structures."""
+    """Return the names of the classes of structures, in the order of compilation."""
     found = {type(listed.structure).__name__ for listed in every_structure()}
     return [*FIRST, *sorted(found - set(FIRST))]
 
 
 def compile_kernels(name: str) -> None:
-    """Do with the first structure of a class what the contract asks for."""
+    """Run the checks of the contract on the first structure of a class, which compiles kernels."""
     torch.set_num_threads(1)
     listed = next(one for one in every_structure() if type(one.structure).__name__ == name)
     for check in listed.checks():
-        # A check that fails is for the tests to tell of.
+        # The tests run the same checks, and report failures.
         with contextlib.suppress(Exception):
             check()
 

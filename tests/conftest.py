@@ -1,5 +1,7 @@
-"""The order of the files of tests: those that take longest first, so that at the end no core waits
-for the other. ``make test`` keeps to it."""
+"""Settings that shorten the run of all tests.
+
+The files that take longest come first, so that no core of ``make test`` is idle at the end.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +15,24 @@ import torch
 from spacy.lang.en import English
 from spacy.lang.tokenizer_exceptions import BASE_EXCEPTIONS
 
-# Triton reads this once, when it is imported; torch imports it too, in whichever test comes first.
-# On a machine with a GPU its kernels are compiled, and only tests/device sets this for itself.
+# Triton reads this when it is imported, which any test that imports parts of torch may do first.
+# On a machine with a GPU, Triton compiles its kernels, and only tests/device sets the variable.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
-# The 1,171 contractions of English take 50 ms each time that a pipeline is made, and tests make
-# thousands. Programs that tests start have them, and tests of the pages.
+# The 1,171 contractions of English take 50 ms for each new pipeline, and tests create thousands.
+# Programs that tests start still have them, and so do the tests of pages.
 CONTRACTIONS = English.Defaults.tokenizer_exceptions
 English.Defaults.tokenizer_exceptions = BASE_EXCEPTIONS
 
-# Collections of garbage walk all that is imported: a tenth of the time, if they come as often as
-# they do by default.
+# Garbage collection visits all imported objects. With default thresholds it takes a tenth of the
+# time.
 gc.set_threshold(20_000, 10, 10)
 
 HERE = Path(__file__).parent
-# Packages in the place of others that programs would only import.
+# Stand-ins for packages that programs import and do not use.
 STAND_INS = HERE / "stand_ins"
-# Above ten seconds of a processor.
+# Files that take more than ten processor seconds.
 FIRST = (
     "device/test_gpu_kernels.py",
     "repository/test_gpu_plan.py",
@@ -57,7 +59,7 @@ PLACES = {HERE / name: place for place, name in enumerate(FIRST)}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # The controller of pytest-xdist would pass it on to the processes that run tests.
+    # The controller of pytest-xdist does not set it, since its workers would inherit it.
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         paths = [str(STAND_INS), os.environ.get("PYTHONPATH", "")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -68,14 +70,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    # What is there now stays, and is walked no more.
+    # All objects of now are excluded from later collections, since they live until the end.
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
 def set_threads() -> Iterator[Callable[[int], None]]:
-    """A function that sets how many threads torch has until the end of the test."""
+    """A function that sets the number of torch's threads until the end of the test."""
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)

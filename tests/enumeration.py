@@ -1,4 +1,4 @@
-"""Brute force: every structure of a small set, the reference that exact inference is tested by."""
+"""Enumerations of all structures of small sets, as a reference for exact inference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def is_tree(heads: tuple[int, ...]) -> bool:
-    """Whether heads of tokens 1..n (0 the root) form a tree."""
+    """Return whether the heads of tokens 1 to n form a tree. 0 is the root."""
     for modifier in range(1, len(heads) + 1):
         seen, node = set(), modifier
         while node != 0:
@@ -21,7 +21,7 @@ def is_tree(heads: tuple[int, ...]) -> bool:
 
 
 def is_projective(heads: tuple[int, ...]) -> bool:
-    """Whether every token between a head and its modifier descends from that head."""
+    """Return whether every token between a head and its modifier descends from that head."""
     n = len(heads)
 
     def descends(node: int, ancestor: int) -> bool:
@@ -44,7 +44,7 @@ def dependency_trees(
     direction: str = "any",
     max_arc_length: int | None = None,
 ) -> Iterator[tuple[int, ...]]:
-    """Heads of every dependency tree over n tokens that satisfies the constraints."""
+    """Yield the heads of every dependency tree over n tokens that satisfies the constraints."""
     for heads in product(range(n + 1), repeat=n):
         if any(head == modifier for modifier, head in enumerate(heads, 1)):
             continue
@@ -62,7 +62,7 @@ def dependency_trees(
 
 
 def arcs(heads: tuple[int, ...]) -> np.ndarray:
-    """The 0/1 array ``(n+1, n+1)``, ``[head, modifier]``, of a tree."""
+    """Return the 0/1 array ``(n+1, n+1)``, ``[head, modifier]``, of a tree."""
     n = len(heads)
     z = np.zeros((n + 1, n + 1))
     z[list(heads), range(1, n + 1)] = 1.0
@@ -70,12 +70,15 @@ def arcs(heads: tuple[int, ...]) -> np.ndarray:
 
 
 def tag_sequences(n: int, num_tags: int) -> Iterator[tuple[int, ...]]:
-    """Every sequence of n tags."""
+    """Yield every sequence of n tags."""
     yield from product(range(num_tags), repeat=n)
 
 
 def transitions(tags: tuple[int, ...], num_tags: int) -> np.ndarray:
-    """The 0/1 array ``(n, K, K)``, ``[position, previous tag, tag]``, of a sequence of tags."""
+    """Return the 0/1 array ``(n, K, K)``, ``[position, previous tag, tag]``, of a tag sequence.
+
+    The previous tag of the first position is 0.
+    """
     z = np.zeros((len(tags), num_tags, num_tags))
     for i, tag in enumerate(tags):
         z[i, tags[i - 1] if i else 0, tag] = 1.0
@@ -83,7 +86,7 @@ def transitions(tags: tuple[int, ...], num_tags: int) -> np.ndarray:
 
 
 def constituency_trees(n: int) -> Iterator[np.ndarray]:
-    """Spans ``(n, n)``, ``[first, last]``, 0/1, of every binary tree over n words."""
+    """Yield every binary tree over n words as a 0/1 array ``(n, n)``, [first, last], of spans."""
 
     def below(first: int, last: int) -> list[list[tuple[int, int]]]:
         if first == last:
@@ -108,7 +111,10 @@ def constituency_trees(n: int) -> Iterator[np.ndarray]:
 def segmentations(
     n: int, longest: int, num_labels: int
 ) -> Iterator[tuple[tuple[int, int, int], ...]]:
-    """Every sequence of (first, after the last, label) of segments that cover n positions."""
+    """Yield every sequence of segments that cover n positions.
+
+    A segment is its first position, the position after its last one, and its label.
+    """
     if n == 0:
         yield ()
     for length in range(1, min(longest, n) + 1):
@@ -118,8 +124,10 @@ def segmentations(
 
 
 def warping_paths(rows: int, columns: int) -> Iterator[np.ndarray]:
-    """Cells ``(rows, columns)``, 0/1, of every path from the first cell to the last by steps to the
-    next row, the next column, or both."""
+    """Yield the cells of every path from the first cell to the last, as a 0/1 array.
+
+    A step goes to the next row, to the next column, or to both.
+    """
     if rows == 0 or columns == 0:
         yield np.zeros((rows, columns))
         return
@@ -139,7 +147,7 @@ def warping_paths(rows: int, columns: int) -> Iterator[np.ndarray]:
 
 
 def monotone_matchings(rows: int, columns: int) -> Iterator[np.ndarray]:
-    """Cells of every set of pairs in which later rows go with later columns."""
+    """Yield the cells of every matching in which later rows have later columns, as a 0/1 array."""
     for size in range(min(rows, columns) + 1):
         for chosen_rows in combinations(range(rows), size):
             for chosen_columns in combinations(range(columns), size):

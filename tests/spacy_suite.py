@@ -1,6 +1,7 @@
-"""Run spaCy's own tests with and without a latent structure under the default tok2vec.
+"""Run spaCy's own tests with and without a latent structure over the default tok2vec.
 
-``python -m tests.spacy_suite`` exits with 0 if the same tests pass. ``make spacy-suite`` calls it.
+``python -m tests.spacy_suite`` exits with 0 if all tests that pass without it also pass with it.
+``make spacy-suite`` calls this program.
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ MODULES = [
     "spacy.tests.serialize.test_serialize_config",
     "spacy.tests.serialize.test_serialize_language",
 ]
-# Tests whose premise does not hold for every tok2vec, each with the reason.
+# Tests that may fail, because their premise does not hold for every tok2vec, with the reason.
 EXPECTED: dict[str, str] = {}
 
 
 def run(variant: str) -> dict[str, Any]:
-    """Results of one run; variant is "with" or "without"."""
+    """Run spaCy's tests and return the results.
+
+    Args:
+        variant: "with" or "without" the latent structure.
+    """
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         environment = {

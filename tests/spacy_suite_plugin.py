@@ -1,8 +1,8 @@
-"""A pytest plugin that puts a latent structure under spaCy's default tok2vec.
+"""A pytest plugin that puts a latent structure over spaCy's default tok2vec.
 
-``spacy.HashEmbedCNN.v2`` and ``spacy.Tok2Vec.v2`` are registered again with LatentTok2Vec around
-them, so that every pipeline that spaCy's own tests build from them trains through a latent tree.
-See ``tests/spacy_suite.py``, which runs them.
+``spacy.HashEmbedCNN.v2`` and ``spacy.Tok2Vec.v2`` are registered again, wrapped in LatentTok2Vec.
+Every pipeline that spaCy's own tests build from them then trains through a latent tree.
+``tests/spacy_suite.py`` runs these tests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAMES = ("spacy.HashEmbedCNN.v2", "spacy.Tok2Vec.v2")
 outcomes: dict[str, str] = {}
 built = 0
 
-# Two of spaCy's modules import the backport of a module that Python has.
+# Two modules of spaCy's tests import mock, a backport of unittest.mock.
 sys.modules.setdefault("mock", unittest.mock)
 
 
@@ -49,7 +49,7 @@ def pytest_configure() -> None:
 
 def pytest_runtest_logreport(report: Any) -> None:
     if report.when == "call" or report.outcome != "passed":
-        # The node id of a test outside pytest's root lacks its file.
+        # The node id of a test outside of pytest's root does not name its file.
         path, _, test = report.location
         outcomes[f"{path}::{test}"] = report.outcome
 

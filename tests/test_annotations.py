@@ -1,4 +1,4 @@
-"""Annotations that are written on a Doc and read back as ``doc._.latent``."""
+"""Annotations are written on a Doc, and are read back as ``doc._.latent``."""
 
 from __future__ import annotations
 
@@ -260,12 +260,12 @@ def test_cells_go_with_both_texts(doc):
 @pytest.mark.parametrize("alternative", [3, 7, -1, -9])
 @pytest.mark.parametrize("accessor", ["arcs", "dependencies", "to_displacy"])
 def test_an_alternative_that_does_not_exist_is_refused(doc, accessor, alternative):
-    """None of it is an answer: nothing, the last one, or an IndexError."""
+    """The refusal replaces an empty result, a result for index -1, or an IndexError."""
     others = [(np.array([0, 1]), 0.5), (np.array([2, 0]), 0.25), (np.array([0, 0]), 0.25)]
     labels = np.array([0, 0])
     first = tree(0, [2, 0], alternatives=others, arc_labels=labels, labels=("x",))
     first.alternative_labels = [labels] * 3
-    # A shorter sentence has fewer structures, and no arcs in the others.
+    # A shorter sentence may have fewer alternatives. It has no arcs in the missing ones.
     second = tree(2, [0], alternatives=[(np.array([0]), 1.0)], arc_labels=labels[:1])
     second.labels, second.alternative_labels = ("x",), [labels[:1]]
     annotations.write(doc, "x", [first, second])
@@ -307,8 +307,10 @@ def test_an_alternative_that_does_not_exist_does_not_agree_with_the_first(doc):
     ],
 )
 def test_what_was_not_stored_is_no_certainty(doc, kind, decoded, accessor):
-    """``annotate = "map"``: parts that say 1 would pass any threshold of a program that reads
-    them."""
+    """A part has probability None if none is stored, as with ``annotate = "map"``.
+
+    A probability of 1 would pass any threshold of a program that reads it.
+    """
     span = of_kind(kind, decoded, end=2)
     span.other_start, span.other_end = (2, 5) if kind == "cells" else (None, None)
     span.labels = ("O", "B-A", "I-A", "L-A", "U-A") if kind == "tags" else None
@@ -491,7 +493,7 @@ def test_docs_with_structures_are_json(doc):
 
 
 def stored(doc):
-    """All fields of all structures."""
+    """Return all fields of all structures of a doc."""
     return {
         (name, i, field): np.asarray(value, dtype=object).tolist()
         for name, latent in doc._.latent.items()
@@ -541,7 +543,7 @@ def test_structures_go_where_a_doc_goes(doc, way):
     before = stored(doc)
     again = KEEPS[way](doc)
     assert str(stored(again)) == str(before) == str(stored(doc))
-    # Annotations that are written on one of them afterwards are not on the other.
+    # Later annotations of the copy do not change the original.
     annotations.write(again, "x", [])
     assert str(stored(doc)) == str(before)
 

@@ -1,4 +1,4 @@
-"""Scripts whose letters are joined are printed and drawn as they are; what would do harm is not."""
+"""Joined scripts are printed and drawn unchanged, but harmful characters are replaced."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from spacy_latent.visualize.elements import text as heading
 from spacy_latent.visualize.terminal import format_annotation
 from tests.visualize.structures import annotated
 
-# Persian with a joiner that parts, Hindi with one that joins, emoji of several, a soft hyphen, a
-# mark of direction, spaces that do not break, a private character, and an emoji of Unicode 15.
+# Persian with a zero-width non-joiner, Hindi with a zero-width joiner, emoji of several characters,
+# a soft hyphen, a mark of direction, special spaces, a private character, an emoji of Unicode 15.
 GOOD = (
     *("می\u200cخواهم", "क्\u200dष", "👩\u200d👩\u200d👧", "❤\ufe0f", "Donau\xaddampf", "שלום\u200f"),
     *("10\xa0km", "日本\u3000語", "\ue000", "\U0001fae8"),

@@ -1,4 +1,7 @@
-"""Settings that are whole numbers, of everything that a config may name."""
+"""Settings that must be whole numbers or flags refuse all other values, in every registered class.
+
+Other tests are of the wording of messages.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ FLAGS = [
 def test_what_is_neither_true_nor_false_is_refused_where_it_is_given(
     name: str, setting: str
 ) -> None:
-    """``False``, as Python spells it on a command line, gave the text, and that counted as true."""
+    """spaCy reads ``False`` on a command line as text, which would count as true."""
     for value in ("False", "no", None, 2):
         with pytest.raises(LatentError, match=re.escape(f"{setting} is {value!r}")):
             MADE[name](**{setting: value})

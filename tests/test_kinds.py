@@ -1,5 +1,7 @@
-"""A structure of new parts, all of it in this file: learned, supervised, written on docs, drawn,
-printed, reported and compared."""
+"""A new kind of parts, which this file registers, works in the whole package.
+
+Its structures are learned, supervised, written on docs, drawn, printed, reported and compared.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,11 @@ from tests.pipeline.keyword_pipelines import EMBED, keyword_examples, texts
 from tests.pipeline.small_pipelines import step
 from tests.visualize.test_report import gallery
 
-# ---------------------------------------------------------------- what an extension's file holds
+# ---------------------------------------------------------------- the code of an extension
 
 
 class Stretch(Structure):
-    """One stretch of tokens: its single part is its first and its last token."""
+    """A set of structures with one stretch of tokens. Its part is the first and the last token."""
 
     parts = "stretches"
     part_axes = 2
@@ -117,7 +119,7 @@ def stretch_text(annotation: LatentAnnotation, span: SpanStructure, part: tuple[
 
 
 def gold_stretches(example: Example, spans: Any) -> list[np.ndarray | None]:
-    """Stretches that the reference marks by a group of spans."""
+    """Return the stretches that a group of spans of the reference gives."""
     marked = example.reference.spans.get("stretch")
     if not marked:
         return [None for _ in spans]
@@ -142,7 +144,7 @@ STRETCHES = Kind(
 )
 register_kind(STRETCHES)
 
-# ---------------------------------------------------------------- and what it gets for that
+# ---------------------------------------------------------------- the behaviour of the package
 
 MODEL: dict[str, Any] = {
     "tok2vec": EMBED,
@@ -154,7 +156,11 @@ MODEL: dict[str, Any] = {
 
 
 def marked_examples(nlp: Language, count: int, annotated: bool) -> list[Example]:
-    """The stretch is from the word that has the label to the word "stop"."""
+    """Return examples with a gold stretch, from the word of the label to the word "stop".
+
+    Args:
+        annotated: write it as an annotation of a component; otherwise as a group of spans.
+    """
     made = []
     for text, label in texts(count, 1):
         doc = nlp.make_doc(f"{text} stop filler0")
@@ -281,7 +287,7 @@ def test_it_is_reported(found: Assessment) -> None:
     assert part.statistics["part of the text"].high == 1.0, "a share"
     assert part.controls == {"whole text": 0.0}
     assert "long-stretches" in [verdict.code for verdict in found.verdicts["encoder"]]
-    # Beside the annotated ones of the references.
+    # The predictions are compared with the annotations of the references.
     rows = part.reference.rows
     assert rows["encoder"]["parts"][0] > 0.7 > rows["whole text"]["parts"][0]
     srsly.json_dumps(plain(found.figures))
@@ -326,7 +332,7 @@ def test_a_kind_takes_what_it_does_not_give() -> None:
     assert whole.drawings == find_kind("items").drawings
     further = register_kind(Kind("test_kinds.few_words", like=own.name))
     assert find_kind(further.name).plural == "words"
-    # This happens if a cell of a notebook is run again.
+    # A kind is registered again if a cell of a notebook is run again.
     register_kind(Kind(own.name, like="items", plural="terms"))
     assert find_kind(further.name).plural == "terms"
 
@@ -334,7 +340,8 @@ def test_a_kind_takes_what_it_does_not_give() -> None:
 def test_every_kind_is_complete() -> None:
     for kind in [*known_kinds(), find_kind("never registered")]:
         missing = {name for name, value in vars(kind).items() if value is None}
-        # These may be absent: what cannot be moved, and what is compared part by part.
+        # These functions may be absent. Structures of the kind then cannot be moved, or are
+        # compared part by part.
         assert missing <= {"moved", "agreement"}, kind.name
 
 

@@ -1,4 +1,4 @@
-"""The traps that components over torch fall into, each as a test that it is closed or stated."""
+"""Components over torch have known traps. A test for each shows that it is avoided or reported."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def test_trap_01_gradients_of_all_listeners_and_of_all_batches_are_added_up():
 
 
 def _forget(key, weights, gradient):
-    """An optimizer that drops the gradient and leaves the weights alone."""
+    """Act as an optimizer that discards the gradient and keeps the weights."""
     gradient *= 0
     return weights, gradient
 
 
 @pytest.mark.parametrize("excluded", ["tagger", "last_tagger"])
 def test_trap_02_an_encoder_over_a_tok2vec_trains_it_wherever_it_listens(excluded):
-    """Every gradient is compared in tests/pipeline/test_shared_upstream.py."""
+    """The tok2vec moves. tests/pipeline/test_shared_upstream.py compares all gradients."""
     nlp = spacy.blank("en")
     nlp.add_pipe("tok2vec", config={"model": TOK2VEC})
     shared = {"@architectures": "spacy.Tok2VecListener.v1", "width": WIDTH, "upstream": "tok2vec"}

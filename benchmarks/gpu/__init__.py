@@ -1,15 +1,15 @@
-"""Every check and measurement that needs a GPU, in nine minutes; without one it says so and ends.
+"""Run every check and measurement that needs a GPU, in nine minutes.
 
     python -m benchmarks gpu [--only STEP ...] [--output FOLDER] [--dry-run]
 
-Each step is a process of its own with a limit of its own, since an error on a GPU ends all that a
-process can do with it. Each step writes its results at once, one JSON object a line, to
-FOLDER/STEP.jsonl, and its output to FOLDER/STEP.log. After each step the section of results/gpu.md
-is written anew, so that an interrupted plan keeps its results. The first step says whether any of
-the others makes sense; where it fails, the plan ends.
+Each step is a process with a time limit of its own, because a process cannot use a GPU after an
+error on it. Each step writes every result at once, as a line of JSON, to FOLDER/STEP.jsonl, and its
+output to FOLDER/STEP.log. After each step the section of results/gpu.md is written again, so that
+an interrupted plan keeps its results. The first step checks the prerequisites of the others; if it
+fails, the plan ends. Without a GPU, the program only says that there is none.
 
-``--dry-run`` goes through all of it without a GPU, with small sizes and the pretended one of
-tests/device: its times mean nothing, and its section goes to FOLDER/gpu.md.
+``--dry-run`` runs all steps without a GPU, with small sizes and the simulated GPU of tests/device.
+Its times mean nothing, and its section goes to FOLDER/gpu.md.
 """
 
 from benchmarks.gpu.plan import main

@@ -1,7 +1,7 @@
-"""Eight kernels against answers that a CPU found beforehand, so that nothing is compiled for the
-CPU and no wrong answer of this machine's can hide another.
+"""Compare eight kernels with stored answers of a CPU.
 
-The answers are in answers.npz, made by
+With stored answers, no kernel is compiled for the CPU, and a wrong answer of this machine's CPU
+cannot hide a wrong answer of its GPU. The answers are in answers.npz, which is written by
 
     python -m benchmarks.gpu.answers
 """
@@ -37,17 +37,20 @@ STRUCTURES: dict[str, CompiledStructure] = {
     "constituency tree": ConstituencyTree(),
     "spanning tree": SpanningTree(single_root=True),
 }
-# A length of none, and more words than a warp has threads.
+# Among the lengths are 0, and one with more words than a warp has threads.
 LENGTHS = (12, 0, 1, 33, 7)
 TAGS = 3
 OPERATIONS = ("best", "log_partition", "marginals", "product")
-# Tolerances as shares of the largest number.
+# Tolerances of differences, as shares of the largest number.
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
 def given(structure: CompiledStructure) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores, some of them −inf; lengths; and the vector of the product. Numbers are sixteenths,
-    which every type holds and an archive packs well; NaN in the padding, which nothing may read."""
+    """Return scores, lengths, and the vector that is multiplied with the Hessian.
+
+    Some scores are −inf. The padding of the scores is NaN, since nothing may read it. Numbers are
+    multiples of 1/16, which every dtype represents exactly and an archive compresses well.
+    """
     generator = torch.Generator().manual_seed(3)
     chain, nodes = structure.parts == "transitions", int(structure.parts == "arcs")
     size = max(LENGTHS) + nodes
@@ -58,7 +61,7 @@ def given(structure: CompiledStructure) -> tuple[Tensor, Tensor, Tensor]:
     if chain:
         forbidden[..., 0] = False
     else:
-        # A path through the words, and brackets that branch to the right, stay allowed.
+        # A chain of the words and right-branching brackets stay allowed: a structure exists.
         for offset in (0, 1):
             forbidden.diagonal(offset, dim1=1, dim2=2).fill_(False)
     for b, length in enumerate(LENGTHS):
@@ -87,7 +90,7 @@ def answers_of(structure: CompiledStructure) -> dict[str, np.ndarray]:
 
 
 def load() -> dict[str, dict[str, np.ndarray]]:
-    """The stored scores and answers, from the names of the structures."""
+    """Return the stored scores and answers, by the name of the structure."""
     with np.load(ANSWERS) as stored:
         parts = {key: stored[key] for key in stored.files}
     return {
@@ -103,8 +106,11 @@ def launched(
     dtype: torch.dtype,
     device: str,
 ) -> Found | None:
-    """Return the result of the kernel of the GPU; None if no kernel was launched, or one failed.
-    stored: results of the kernels for the CPU, see :class:`Found`.
+    """Return the result of the GPU's kernel, or None if no kernel was launched or it failed.
+
+    Args:
+        stored: scores and results of the kernels for the CPU. The first launch of a kernel is
+            compared with them.
     """
     family = family_of(structure.family)
     there = {key: stored[key].to(device, dtype) for key in ("scores", "along", "marginals")}
@@ -126,7 +132,7 @@ def launched(
 
 
 def difference(own: Tensor, answer: Tensor) -> float:
-    """The largest, as a share of the largest number."""
+    """Return the largest difference, as a share of the largest number."""
     own, answer = own.double().cpu(), answer.double().cpu()
     finite = answer.isfinite()
     if not torch.equal(own[~finite], answer[~finite]):
@@ -143,13 +149,13 @@ def run(machine: Machine, record: Record) -> None:
         for dtype, tolerance in TOLERANCES.items():
             for operation in OPERATIONS:
                 if operation == "log_partition":
-                    # Comes with the marginals.
+                    # It is a result of the same kernel as the marginals.
                     continue
                 kind = str(dtype).removeprefix("torch.")
                 if machine.pretended:
                     record(structure=name, operation=operation, dtype=kind, apart=None)
                     continue
-                # The batches here are smaller than those that a kernel is used for.
+                # Without the patch, such small batches would be left to the CPU.
                 with warnings.catch_warnings(), patch.object(dispatch, "LEAST_ITEMS", 1):
                     warnings.simplefilter("error", LatentWarning)
                     try:
@@ -191,7 +197,7 @@ def report(records: list[dict[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    """Make the answers anew."""
+    """Write the file of stored answers."""
     parts = {}
     for name, structure in STRUCTURES.items():
         scores, lengths, along = given(structure)

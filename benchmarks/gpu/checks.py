@@ -1,4 +1,4 @@
-"""tests/gpu, as pytest ends it."""
+"""Run tests/gpu by pytest, and record its last line and the tests that failed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from benchmarks.gpu.machine import Machine, Record
 
 def run(machine: Machine, record: Record) -> None:
     if machine.pretended:
-        # They run in another process, and ask torch itself for a GPU.
+        # The tests run in another process, in which the GPU is not simulated.
         record(ended="not on a pretended GPU", failed=[])
         return
-    # pyproject.toml says -q: once more, and the count of tests is left out.
+    # pyproject.toml has -q already. Another -q would hide the count of tests.
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu"]
     lines = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

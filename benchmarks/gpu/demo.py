@@ -1,4 +1,4 @@
-"""The demo from end to end on the GPU: as ``make demo``, with its report's figures."""
+"""Run the demo from end to end on the GPU, and record the figures of its report."""
 
 from __future__ import annotations
 

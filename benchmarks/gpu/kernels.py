@@ -1,9 +1,8 @@
-"""Speed of kernels for the GPU, of the path through the CPU, and of other libraries on the same
-GPU.
+"""Speed of kernels for the GPU, compared with the path through the CPU and with other libraries.
 
-The operations are the best member, the marginals and the gradient of the marginals. A call is as a
-user makes it, from scores on the GPU to a result there. The other libraries are torch-struct if it
-is installed, and for spanning trees the inverse of the Laplacian by torch.linalg in float64.
+The operations are MAP, marginals and the gradient of marginals. A call goes from scores on the GPU
+to a result on the GPU, as for users. The other libraries are torch-struct if it is installed, and
+for spanning trees the inverse of the Laplacian by torch.linalg in float64.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from benchmarks.gpu.machine import Machine, Record, fill
 from spacy_latent.kernels.gpu import dispatch
 from spacy_latent.structures.base import Structure
 
-# Batch and words, first the sizes of the targets.
+# Pairs of batch size and words. These sizes have targets.
 TARGETS = ((256, 32), (256, 64))
 GRID = tuple((batch, n) for batch in (32, 128, 512) for n in (25, 50, 100))
 # Sizes for which a kernel of the GPU may be slower.
@@ -55,7 +54,10 @@ def own(structure: Structure, scores: Tensor, lengths: Tensor, along: Tensor) ->
 
 
 def torch_struct(name: str, scores: Tensor, along: Tensor) -> Runs:
-    """Its own layout of the same scores; whether it agrees is asked in ``inference``."""
+    """Return the operations of torch-struct, on the same scores in its layout.
+
+    ``benchmarks inference`` compares its results with ours.
+    """
     import torch_struct as peer
 
     make = getattr(peer, PEERS[name])
@@ -85,9 +87,10 @@ def torch_struct(name: str, scores: Tensor, along: Tensor) -> Runs:
 
 
 def inverse_marginals(scores: Tensor) -> Tensor:
-    """Return marginals of spanning trees with any number of roots, by torch.linalg in float64 (Koo
-    et al. 2007, section 3). Scores are shifted by each word's largest. Peaked scores are no special
-    case.
+    """Return marginals of spanning trees with any number of roots (Koo et al. 2007, section 3).
+
+    They are computed by torch.linalg in float64. The largest score of each word is subtracted from
+    its scores. There is no other treatment of peaked scores.
     """
     shifted = scores.double() - scores.double().amax(1, keepdim=True).detach()
     weights = shifted.exp()
@@ -116,14 +119,14 @@ def linalg(name: str, scores: Tensor, along: Tensor) -> Runs:
 
 @contextmanager
 def through_the_cpu() -> Iterator[None]:
-    """Nothing is given to a kernel of the GPU."""
+    """Disable the kernels for the GPU, so that the CPU computes everything."""
     with patch.object(dispatch, "serves", lambda *_: False):
         yield
 
 
 def sides(name: str, scores: Tensor, along: Tensor) -> dict[str, Callable[[], Runs]]:
-    """Return functions that make the operations of each side except the path through the CPU."""
-    # torch-struct has only trees with any number of roots.
+    """Return functions that make the operations of our kernels and of each other library."""
+    # The default settings allow any number of roots, as torch-struct does.
     structure = type(STRUCTURES[name])()
     size = scores.shape[1] - int(structure.parts == "arcs")
     # Components keep lengths on the CPU.
@@ -138,7 +141,7 @@ def sides(name: str, scores: Tensor, along: Tensor) -> dict[str, Callable[[], Ru
 
 
 def timed(machine: Machine, make: Callable[[], Runs], operation: str) -> float | None:
-    """None if this side has no such operation, or cannot do it."""
+    """Return the milliseconds of an operation, or None if a library lacks it or fails."""
     try:
         runs = make()
         return machine.milliseconds(runs[operation], ROUNDS, 0.2) if operation in runs else None
@@ -159,7 +162,8 @@ def run(machine: Machine, record: Record) -> None:
             )
             made = sides(name, scores, along)
             for operation in OPERATIONS:
-                # Also of batches that are left to the CPU: which those are is decided by this.
+                # Batches that are left to the CPU are measured as well, since these figures decide
+                # which batches are left to it.
                 with patch.object(dispatch, "LEAST_ITEMS", 1):
                     found = {side: timed(machine, make, operation) for side, make in made.items()}
                 with through_the_cpu():

@@ -16,21 +16,30 @@ import torch
 
 from benchmarks.raw_results import add
 
-# Text of torch's warning on each wait, if these warnings are on.
+# Part of the warning that torch gives for each synchronization, if such warnings are enabled.
 WAIT = "called a synchronizing CUDA operation"
 
 
 @dataclass
 class Waits:
-    """places: the file and line of each."""
+    """Synchronizations of the CPU with the GPU.
+
+    Attributes:
+        places: file and line of each.
+    """
 
     places: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """folder: of what the steps write. log: of the pretended GPU, in a dry run: sizes are small
-    then, and no kernel is launched."""
+    """The device of a step, and its output folder.
+
+    Attributes:
+        folder: folder that the steps write to.
+        log: log of the simulated GPU in a dry run, or None. In a dry run, sizes are small and no
+            kernel is launched.
+    """
 
     folder: Path
     log: Any = None
@@ -44,14 +53,20 @@ class Machine:
         return "a pretended GPU" if self.pretended else torch.cuda.get_device_name()
 
     def wait(self) -> None:
-        """Until the GPU has done all that it was asked for."""
+        """Wait until the GPU has finished its work."""
         if not self.pretended:
             torch.cuda.synchronize()
 
     def milliseconds(self, run: Callable[[], Any], rounds: int, most: float = 0.5) -> float:
-        """The median of as many rounds as begin within ``most`` seconds, after one that is not
-        counted; by the clock, from a GPU with nothing to do to the next such moment: a call that
-        goes through the CPU costs what it costs."""
+        """Return the median time of a call by the clock, from an idle GPU to an idle GPU.
+
+        Time on the CPU counts as well. The first call is not counted.
+
+        Args:
+            run: the call.
+            rounds: greatest number of calls.
+            most: seconds after which no further call begins.
+        """
         run()
         self.wait()
         times: list[float] = []
@@ -65,12 +80,12 @@ class Machine:
 
     @contextmanager
     def waits(self) -> Iterator[Waits]:
-        """The operations that made the CPU wait for the GPU."""
+        """Record the operations that make the CPU wait for the GPU."""
         found = Waits()
         if self.pretended:
             begin = len(self.log)
             yield found
-            # A transfer down is waited for.
+            # The CPU also waits for a blocking transfer from the GPU.
             kinds = ("wait", "down")
             found.places += [e.place for e in self.log[begin:] if e.kind in kinds and e.blocking]
             return
@@ -87,7 +102,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Record:
-    """Writes what a step found, each at once."""
+    """A function that writes a result of a step at once."""
 
     path: Path
 
@@ -97,6 +112,6 @@ class Record:
 
 
 def fill(template: str, cells: list[Any]) -> str:
-    """A row of a table; None is an empty cell, and numbers are formatted."""
+    """Format a row of a table. None becomes an empty cell, and ``template`` formats floats."""
     shown = ["" if c is None else template.format(c) if isinstance(c, float) else c for c in cells]
     return f"| {' | '.join(str(cell) for cell in shown)} |"

@@ -1,4 +1,4 @@
-"""The kernels of ``answers`` once more, with CUDA's checker of reads and writes out of bounds."""
+"""Run the step ``answers`` under compute-sanitizer, which finds accesses out of bounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.gpu.machine import Machine, Record
 
-# Exit status of the checker if it found an error.
+# Exit status of the checker if it finds an error.
 FOUND = 9
 
 
@@ -29,7 +29,7 @@ def run(machine: Machine, record: Record) -> None:
     errors = re.search(r"ERROR SUMMARY: (\d+) error", said)
     refused = re.search(r"Error: .*", said)
     if errors is None:
-        # Some virtual machines let no checker near their GPU.
+        # Some virtual machines do not give the checker access to the GPU.
         record(ended=refused.group(0) if refused else f"it ended with {done.returncode}")
         return
     record(ended=f"{errors.group(1)} errors")

@@ -1,5 +1,7 @@
-"""Time of one training step of a BiLSTM and a text classifier over trees. It is compared with a
-softmax for each head in place of the trees. The operations that take longest are listed.
+"""Time of one training step of a BiLSTM and a text classifier over latent trees.
+
+It is compared with the time of independent heads in place of trees. The operations that take
+longest are listed.
 """
 
 from __future__ import annotations
@@ -25,12 +27,16 @@ STRUCTURES = {
     INDEPENDENT: "spacy-latent.IndependentHeads.v1",
 }
 WARM_UP, ROUNDS, LONGEST = 4, 10, 8
-# How the names of the kernels for trees begin.
+# Prefix of the names of the kernels for trees.
 KERNELS = "sum_over_"
 
 
 def classifier(structure: str, width: int) -> Any:
-    """Not a tagger: spaCy's takes its loss sentence by sentence, for longer than all else."""
+    """Return a pipeline of a latent_encoder and a text classifier.
+
+    A tagger would not do: the loss of spaCy's tagger, computed text by text, takes longer than all
+    other operations together.
+    """
     nlp = spacy.blank("en")
     embedder = {
         "@architectures": "spacy.Tok2Vec.v2",
@@ -93,7 +99,7 @@ def run(machine: Machine, record: Record) -> None:
     require_gpu(0)
     steps = {what: step_of(structure, *sizes) for what, structure in STRUCTURES.items()}
     times: dict[str, list[float]] = {what: [] for what in steps}
-    # In turn, since a shared machine has slow seconds.
+    # The structures take turns, because the speed of a shared machine varies over time.
     for _ in range(warm_up + rounds):
         for what, step in steps.items():
             machine.wait()
@@ -108,7 +114,7 @@ def run(machine: Machine, record: Record) -> None:
 
 
 def profiled(step: Callable[[], None]) -> list[list[Any]]:
-    """Name, calls and milliseconds on the GPU of the longest."""
+    """Return name, calls and milliseconds on the GPU of the operations that take longest."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profile:
         step()

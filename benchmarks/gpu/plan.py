@@ -1,4 +1,4 @@
-"""The steps in their order, and what is done with what they find."""
+"""Run the steps of the plan in order, and write the section of their results."""
 
 from __future__ import annotations
 
@@ -29,8 +29,14 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Step:
-    """name: of its module here. seconds: its limit. must: the plan ends if it fails. extra: not a
-    part of the nine minutes, and only run on request.
+    """A step of the plan.
+
+    Attributes:
+        name: name of its module in this package.
+        seconds: its time limit.
+        title: its name in the section of results.
+        must: whether the plan ends if it fails.
+        extra: whether it only runs on request, and is not a part of the nine minutes.
     """
 
     name: str
@@ -47,18 +53,21 @@ STEPS = (
     Step("training", 130, "spacy train on the GPU"),
     Step("checks", 90, "tests/gpu"),
     Step("one_step", 45, "one step of training"),
-    # It comes last, so that an interruption only loses its largest batches.
+    # This step comes last, because an interruption of it only loses its largest batches.
     Step("kernels", 105, "kernels beside the path through the CPU and the peers"),
     Step("structures", 420, "every structure on the GPU beside the CPU", extra=True),
     Step("demo", 570, "the demo from end to end", extra=True),
 )
-# The machine code for the CPU that later steps need is compiled while the first steps run.
+# Kernels for the CPU, which this step and later ones need, are compiled while the first steps run.
 COMPILES_BEFORE = "training"
 COMPILE_SECONDS = 150
 
 
 def run_step(step: Step, folder: Path) -> str:
-    """How it ended. Whatever it has started ends with it."""
+    """Run a step in its own process, and return how it ended.
+
+    At the end, all processes that the step has started are killed.
+    """
     command = [sys.executable, "-m", "benchmarks.gpu.step", step.name, str(folder)]
     start = time.monotonic()
     with (folder / f"{step.name}.log").open("w", encoding="utf8") as log:
@@ -82,10 +91,12 @@ def run_step(step: Step, folder: Path) -> str:
 
 
 def rehearse(step: Step, machine: Machine) -> str:
-    """Run a step as :func:`run_step` does, but in this process and on a simulated GPU, which no
-    error breaks.
+    """Run a step in this process on a simulated GPU, and return how it ended.
+
+    No process of its own is needed, because an error does not make a simulated GPU unusable.
     """
-    # Not above: run_step runs that module, which then must not have been imported.
+    # The module is imported here because run_step() runs it by -m, before which no import may have
+    # loaded it.
     from benchmarks.gpu.step import run
 
     start = time.monotonic()
@@ -100,8 +111,9 @@ def rehearse(step: Step, machine: Machine) -> str:
 
 @contextmanager
 def pretended(folder: Path) -> Iterator[Machine]:
-    """Simulate a GPU with the modules of the tests, which an installation may lack. Thinc must not
-    have been imported.
+    """Simulate a GPU. Thinc must not have been imported.
+
+    This imports modules of the tests, which an installation may lack.
     """
     from tests.device.pretended_cupy import pretended_cupy
     from tests.device.pretended_gpu import pretended_gpu
@@ -111,7 +123,7 @@ def pretended(folder: Path) -> Iterator[Machine]:
 
 
 def end(process: subprocess.Popen) -> None:
-    """The process, and all of its own."""
+    """Kill a process and all processes of its group."""
     if os.name == "posix":
         try:
             os.killpg(process.pid, signal.SIGKILL)
@@ -129,7 +141,7 @@ def last_line(path: str) -> str:
 
 
 def section(folder: Path, ended: dict[str, str], chosen: Sequence[Step]) -> list[str]:
-    """Return the lines of the section after these steps."""
+    """Return the lines of the section of results, for the steps that have ended so far."""
     found = read(folder / "prerequisites.jsonl")
     versions = {key: value for line in found for key, value in line.get("versions", {}).items()}
     on = next((line["gpu"] for line in found if "gpu" in line), "no GPU")
@@ -147,9 +159,10 @@ def section(folder: Path, ended: dict[str, str], chosen: Sequence[Step]) -> list
 
 
 def compile_beside(folder: Path) -> subprocess.Popen | None:
-    """The machine code of all structures for the CPU, on all cores."""
+    """Start to compile the CPU's kernels for all structures, on all cores."""
     if not find_spec("hypothesis"):
-        # The modules belong to the tests; each step then compiles the kernels that it needs.
+        # The compilation uses modules of the tests, which need hypothesis. Without it, each step
+        # compiles the kernels that it needs.
         return None
     with (folder / "compile.log").open("w", encoding="utf8") as log:
         return subprocess.Popen(

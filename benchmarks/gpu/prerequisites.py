@@ -1,4 +1,4 @@
-"""Prerequisites of all later steps: packages, entry points, and a kernel that can be launched."""
+"""Check what all later steps need: packages, entry points, and a kernel that can be launched."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def versions() -> dict[str, str]:
 def run(machine: Machine, record: Record) -> None:
     record(gpu=machine.name(), versions=versions())
     needed = ("spacy", "thinc", "cupy", "pytest")
-    # The module of a dry run is imported without a file that could be found.
+    # In a dry run, the simulated cupy is in sys.modules, and has no file that find_spec() finds.
     missing = [name for name in needed if not (name in sys.modules or find_spec(name))]
     record(missing=missing)
     counts = {
@@ -45,7 +45,7 @@ def run(machine: Machine, record: Record) -> None:
         return
     from spacy_latent.kernels.gpu import dispatch
 
-    # Not dispatch.why_unusable(): here a traceback says more than its reason.
+    # dispatch.why_unusable() would hide the traceback of an error, which is useful here.
     trouble = dispatch.trouble()
     if trouble is not None:
         raise SystemExit(f"A small kernel: {trouble}.")

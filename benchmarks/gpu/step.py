@@ -1,4 +1,4 @@
-"""One step in this process.
+"""Run one step of the plan in this process.
 
 python -m benchmarks.gpu.step NAME FOLDER
 """

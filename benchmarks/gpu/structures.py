@@ -1,5 +1,7 @@
-"""Every structure on the GPU, compared with the CPU and timed: the best member, log-partition,
-marginals and SparseMAP, with their gradients."""
+"""Compare every structure on the GPU with the CPU, and measure its time.
+
+The operations are MAP, log-partition, marginals and SparseMAP, with their gradients.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ OPERATIONS = ("map", "log_partition", "marginals", "sparsemap")
 
 
 def results(structure: Structure, operation: str, scores: Tensor, lengths: Tensor) -> list[Tensor]:
-    """Return the result, and the gradient of the scores if there is one."""
+    """Return the result of an operation, and the gradient of the scores except for MAP."""
     if operation == "map":
         return [structure.map(scores, lengths)]
     given = scores.detach().requires_grad_()
@@ -28,7 +30,7 @@ def results(structure: Structure, operation: str, scores: Tensor, lengths: Tenso
 
 
 def measure(machine: Machine, structure: Structure, operation: str) -> float:
-    """Milliseconds. Results are compared with those from the CPU first."""
+    """Compare the results with the CPU's results, and return the milliseconds of the operation."""
     words, batch = (4, 2) if machine.pretended else (WORDS, BATCH)
     scores, lengths = scores_for(structure, words, batch, machine.device)
     found = results(structure, operation, scores, lengths)

@@ -1,8 +1,8 @@
-"""``spacy train -g 0`` for a hundred steps: words a second, waits in a step, and what is saved is
-loaded on a CPU and predicts the same.
+"""Train as ``spacy train -g 0`` for a hundred steps, and measure speed and waits for the GPU.
 
-Texts are made up, so that no data has to be there: ListOps for the demo, and sentences of random
-words for the others, whose category depends on one of the words.
+The saved pipeline is loaded on the CPU, where it must predict the same. Texts are generated, so
+that no corpus is needed: ListOps for the demo, and for other configs random words, one of which
+decides the category.
 """
 
 from __future__ import annotations
@@ -33,14 +33,21 @@ from spacy_latent import listops
 STEPS, WARM_UP, WATCHED = 100, 20, 10
 ENCODER = "components.latent_encoder.model"
 MIXED = {f"{ENCODER}.mixed_precision": True}
-# Scores of a category from a GPU and from a CPU.
+# Greatest difference between the scores of a category on the GPU and on the CPU.
 TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
 class Training:
-    """config: in configs/, without its ending. overrides: of its settings. half: whether numbers of
-    half precision stand between, so that a CPU finds others. rehearsed: in a dry run."""
+    """A training that is measured.
+
+    Attributes:
+        what: its name in the table.
+        config: name of the recipe.
+        overrides: settings of the recipe that are changed.
+        half: whether it computes in half precision, so that scores on a CPU may differ.
+        rehearsed: whether it is a part of a dry run.
+    """
 
     what: str
     config: str
@@ -67,7 +74,7 @@ TRAININGS = (
         "the demo: latent_textcat, projective trees",
         "demo",
         {
-            # At once: what is measured is the last stage.
+            # The last stage, which is measured, begins at once.
             "components.latent_textcat.model.structure.release_at": 1,
             "components.latent_textcat.model.estimator.switch_at": 2,
         },
@@ -80,7 +87,10 @@ TRAININGS = (
 
 
 def write_texts(path: Path, size: int) -> None:
-    """Sentences of 10 to 40 words out of 500; one of the first twenty decides."""
+    """Write texts of 10 to 40 random words out of 500.
+
+    One word of each is drawn from the first twenty, and decides the category.
+    """
     chosen = random.Random(str(path))
     nlp, docs = spacy.blank("en"), []
     for _ in range(size):
@@ -114,8 +124,11 @@ def save_transformer(folder: Path, small: bool) -> None:
 
 
 class Marks:
-    """In the place of spaCy's loop: the time and the words of each step, and the waits of the last
-    ones, which are slower for being watched."""
+    """A replacement of spaCy's training loop that records the time and the words of each step.
+
+    It also records the waits for the GPU in the last steps. Their times do not count, since this
+    makes them slower.
+    """
 
     def __init__(self, machine: Machine, steps: int, watched: int) -> None:
         self.machine, self.steps, self.watched = machine, steps, watched

@@ -1,4 +1,4 @@
-"""Reports on pipelines on ListOps whose behaviour is known."""
+"""Reports on ListOps have the right figures for pipelines whose predictions are known."""
 
 from __future__ import annotations
 
@@ -32,7 +32,13 @@ def corpus(tmp_path: Path) -> Path:
 
 
 class Written:
-    """A component that writes trees and values. heads, spans: of the words of a doc."""
+    """A component that writes given trees and values.
+
+    Args:
+        heads: function of the words of a doc that returns their heads.
+        spans: function of the words of a doc that returns the spans of a binary tree.
+        value: function of the words of a doc that returns its category.
+    """
 
     def __init__(self, heads: Any = None, spans: Any = None, value: Any = listops.evaluate) -> None:
         self.heads, self.spans, self.value = heads, spans, value
@@ -65,7 +71,7 @@ def own(nlp: Language, corpus: Path, depth: str = "all") -> dict[str, Any]:
 
 
 def brackets_first(words: list[str]) -> list[int]:
-    """``]`` heads the inner lists."""
+    """Return gold heads, except that ``]`` is the head of each inner list."""
     heads = listops.gold_heads(words)
     ends = {heads[i]: i for i, word in enumerate(words) if word == "]" and heads[i]}
     moved = [ends.get(head, head) for head in heads]
@@ -79,7 +85,7 @@ def test_gold_trees_and_those_of_another_convention(corpus: Path) -> None:
     assert found == dict.fromkeys(found, 1.0) and len(found) == 7
     found = own(pipeline(heads=brackets_first, value=lambda words: 9), corpus)
     assert found["yields"] == found["one arc"] == 1.0
-    # Only the flat list has its tree, and its value is 9.
+    # Only the flat list has its gold tree, and only its value is 9.
     assert found["whole trees"] == found["accuracy"] == pytest.approx(1 / 3)
     assert found["attachment"] == pytest.approx((4 + 3 + 2) / (4 + 6 + 7))
 
@@ -94,8 +100,7 @@ def test_depths_are_apart(corpus: Path) -> None:
     controls = part["by_depth"]["all"]["controls"]
     own_row = part["by_depth"]["all"]["models"]["it"]
     assert controls["flat"] == {m: s for m, s in own_row.items() if m != "accuracy"}
-    # The outermost list is the only one, and the set of all words the only set: no set can be
-    # right.
+    # A flat list has no list inside of it, so that there is no yield to count.
     assert np.isnan(part["by_depth"]["1"]["controls"]["flat"]["yields"]).all()
     json.dumps(plain(figures), allow_nan=False)
 
@@ -125,7 +130,7 @@ def test_several_pipelines_of_which_one_has_no_trees(corpus: Path) -> None:
 
 
 def test_heads_that_are_no_tree_count_what_is_right_in_them(corpus: Path) -> None:
-    """A model that chooses the head of each token alone gives such heads."""
+    """Heads may form cycles if a model chooses the head of each token independently."""
 
     def loop(words: list[str]) -> list[int]:
         heads = listops.gold_heads(words)
@@ -159,7 +164,7 @@ def test_what_cannot_be_judged_is_named(corpus: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def random_model() -> Language:
-    """Not trained, with marginals at prediction."""
+    """An untrained pipeline, which predicts with marginals."""
     nlp = spacy.blank("xx")
     nlp.add_pipe("latent_textcat", config={"model": {"tok2vec": TOK2VEC, "estimator": MARGINALS}})
     for label in listops.CATEGORIES:
@@ -176,7 +181,7 @@ def test_values_are_those_of_the_best_tree(random_model: Language, tmp_path: Pat
     layer = latent_module(node).latent
     found = assess_listops({"it": nlp}, {"some": path})
     row = found.figures["corpora"]["some"]["by_depth"]["all"]["models"]["it"]
-    # By hand: every tree is what the structure chooses of the scores, and no more than that.
+    # Compute the expected figures with the MAP tree of the scores in place of the marginals.
     estimator = layer.estimator
     assert not estimator.hard_at_prediction
     layer.estimator = type(estimator)(prediction="map")

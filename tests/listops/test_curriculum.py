@@ -1,4 +1,4 @@
-"""The curriculum of ListOps: what is read when, and what is refused."""
+"""The curriculum of ListOps reads expressions in the right order, and refuses invalid settings."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_flat_lists_come_first_and_again(path, known):
     count = 8 * len(flat)
     found = curriculum(path, count + SIZE, flat=count)
     assert set(found[:count]) == flat and not set(found[count:]) <= flat
-    # All lengths are equally frequent, and all expressions of a length, too.
+    # All lengths are equally frequent, and so are all expressions of a length.
     lengths = Counter(len(text.split()) for text in found[:count])
     assert max(lengths.values()) - min(lengths.values()) <= 1 < len(lengths)
     assert len({len(text.split()) for text in found[: len(lengths)]}) == len(lengths)
@@ -80,7 +80,7 @@ def test_depth_grows_to_that_of_the_file_and_all_of_it_follows(path, known):
         assert depth <= nested[len(nested) * given // 400]
     for depth in range(1, deepest):
         assert depth in depths[100:500]
-    # All are read, pass after pass.
+    # All expressions are read in repeated passes.
     assert Counter(found[500:]).total() == 2 * SIZE
     assert set(Counter(found[500:]).values()) <= {1, 2, 3} and set(found[500:]) == set(known)
 
@@ -89,7 +89,7 @@ def test_the_order_is_told_by_the_seed(path):
     for options in ({"growth": 50}, {"flat": 50}):
         first = curriculum(path, 200, **options)
         assert first == curriculum(path, 200, **options) != curriculum(path, 200, **options, seed=1)
-    # Initialization calls it, too, and must not change what training reads.
+    # nlp.initialize() calls the reader as well, which must not change what training reads.
     reader, nlp = read_listops_v1(path, flat=5), streaming()
     assert texts(islice(reader(nlp), 9)) == texts(islice(reader(nlp), 9))
 

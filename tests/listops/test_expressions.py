@@ -1,4 +1,4 @@
-"""The ListOps generator against the definition, and the reader."""
+"""Generated expressions and their values agree with the definition of ListOps, and can be read."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ from tests.repository.recipes import RECIPES, recipe
 
 
 def slow_value(tokens):
-    """The value by rewriting innermost lists, independent of the generator's stack."""
+    """Evaluate by rewriting innermost lists, which is independent of the generator's stack."""
     tokens = list(tokens)
     while len(tokens) > 1:
         end = tokens.index("]")
@@ -89,11 +89,11 @@ def test_depths_in_equal_shares():
     for split, share in zip(splits, (20, 10)):
         found = [listops.depth(tokens) for tokens in split]
         assert Counter(found) == {1: share, 2: share, 4: share}
-        # Shuffled, so that a batch has all of them.
+        # The depths are shuffled, so that a batch has all of them.
         assert found != sorted(found)
     texts = [" ".join(tokens) for split in splits for tokens in split]
     assert len(set(texts)) == 90
-    # No list of digits has ten tokens, so that its bound is left.
+    # The least length does not hold for flat lists, which cannot have ten tokens.
     lengths = {listops.depth(text.split()) > 1: set() for text in texts}
     for text in texts:
         lengths[listops.depth(text.split()) > 1].add(len(text.split()))
@@ -168,7 +168,7 @@ def test_reader_keeps_the_gold_tree_from_training(tmp_path):
 
 
 def test_gold_brackets_are_those_of_the_published_files():
-    """Its parentheses, which stand around two things each."""
+    """Each pair of parentheses in the published files encloses two constituents."""
     published = "( ( ( ( [MAX 2 ) 9 ) ( ( ( [MIN 4 ) 7 ) ] ) ) ] )".split()
     tokens = [word for word in published if word not in "()"]
     expected, opened, seen = [], [], 0
@@ -188,9 +188,9 @@ def test_gold_brackets_are_those_of_the_published_files():
 )
 def test_shipped_configs_train_and_select_without_gold_trees(name):
     config = Config().from_disk(recipe(name))
-    # Whose reward is how many heads are right.
+    # Only this recipe reads gold heads, because its reward is the number of correct heads.
     assert config["corpora"]["train"]["heads"] is (name == "demo_gold_reward")
-    # SPINN is the one that is taught its transitions.
+    # Only SPINN reads gold brackets: its transitions are supervised.
     assert bool(config["corpora"]["train"].get("brackets")) == (name == "listops_spinn")
     weights = config["training"]["score_weights"]
     assert not any(weight for score, weight in weights.items() if score.startswith("latent_"))

@@ -1,4 +1,4 @@
-"""Groups of ListOps expressions by depth and by operator."""
+"""ListOps expressions are grouped by depth and by operator."""
 
 from __future__ import annotations
 

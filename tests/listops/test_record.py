@@ -1,4 +1,4 @@
-"""Figures of trainings that are over stand in the tables, and are called what they are."""
+"""Tables can include recorded figures of earlier trainings, which are marked as recorded."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_means_over_seeds_stand_below_the_model(tmp_path: Path) -> None:
     }
     first, other = deep["whole trees, by depth"]["heads (recorded, 2 seeds)"]
     assert first and other and other[0] == pytest.approx(0.25)
-    # Only one of the two says something of the values of deep lists.
+    # Only one of the two runs has an accuracy on deep lists.
     assert deep["accuracy, by depth"]["heads (recorded, 2 seeds)"][1] is None
 
 
@@ -73,7 +73,7 @@ def test_what_has_no_name_is_of_the_test_set_wherever_that_stands(tmp_path: Path
     for corpus, expected in (("depth6", 0.3), ("test", 0.4)):
         shares = found["corpora"][corpus]["by_depth"]["all"]["recorded"]["heads (recorded, 1 seed)"]
         assert shares["accuracy"][0] == expected
-    # Figures of another corpus alone give no statement.
+    # Recorded figures are refused if they belong to none of the corpora.
     found = figures()
     found["corpora"] = {"demo": found["corpora"]["test"]}
     with pytest.raises(LatentError, match="demo"):

@@ -1,4 +1,4 @@
-"""Tags that only the tree of an expression tells, against other ways to find them."""
+"""Tags that depend on the tree of an expression agree with other ways to compute them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXPRESSION = "[MAX 2 9 [MIN 4 7 ] 0 ]".split()
 
 
 def infix(tokens: list[str]) -> list[str]:
-    """An expression in infix notation, by a stack of lists."""
+    """Convert an expression to infix notation, with a stack of lists."""
     stack: list[list[list[str]]] = [[]]
     operators: list[str] = []
     for token in tokens:

@@ -1,4 +1,4 @@
-"""All registered functions, found through the entry points: a new line there adds a row."""
+"""All registered functions, found by entry points, so that new ones are tested automatically."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _registered(wanted: Callable[[Any], bool]) -> dict[str, Any]:
 
 @cache
 def structures() -> dict[str, type[Structure]]:
-    """Classes by registered name; each can be made without arguments."""
+    """Return the classes of structures by registered name. None requires arguments."""
     return _registered(lambda loaded: inspect.isclass(loaded) and issubclass(loaded, Structure))
 
 
@@ -47,7 +47,7 @@ def estimators() -> dict[str, type[Estimator]]:
 
 @cache
 def stages() -> dict[str, Callable[..., Any]]:
-    """Functions that put structures, or estimators, one after another."""
+    """Return the functions that make sequences of structures, or of estimators."""
     return _registered(
         lambda loaded: (
             not inspect.isclass(loaded) and _returns(loaded) in ("Structure", "Estimator")
@@ -57,31 +57,30 @@ def stages() -> dict[str, Callable[..., Any]]:
 
 @cache
 def graphs() -> dict[str, Callable[..., Any]]:
-    """Structures that are made of others."""
+    """Return the functions that make factor graphs, which combine structures."""
     return _registered(lambda loaded: _returns(loaded) == "FactorGraph")
 
 
 @cache
 def constraints() -> dict[str, type[Constraint]]:
-    """Constraints that such structures may have."""
+    """Return the classes of constraints of factor graphs."""
     return _registered(lambda loaded: inspect.isclass(loaded) and issubclass(loaded, Constraint))
 
 
 @cache
 def candidates() -> dict[str, Callable[..., Any]]:
-    """Functions that select the words that may be part of a rationale."""
+    """Return the functions that choose the candidate words of a rationale."""
     return _registered(lambda loaded: _returns(loaded) == Candidates)
 
 
-# Settings for estimators whose defaults do not suit scores as flat, or texts as long, as in these
-# tests.
+# Settings of estimators whose defaults do not suit the small scores or the lengths of these tests.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "spacy-latent.AdaptiveImplicitMLE.v1": {"initial": 10.0},
     "spacy-latent.BlackBox.v1": {"interpolation": 100.0},
     "spacy-latent.ConstrainedSparsemax.v1": {"upper_bound": 0.7},
     "spacy-latent.DenseMarginalization.v1": {"max_structures": 4096},
     "spacy-latent.Fusedmax.v1": {"penalty": 1e-4},
-    # The trees do not depend on words.
+    # These given trees need no annotation.
     "spacy-latent.GivenTrees.v1": {"trees": "left"},
     "spacy-latent.ImplicitMLE.v1": {"target_step": 100.0},
     "spacy-latent.Oscarmax.v1": {"penalty": 1e-4},
@@ -93,7 +92,7 @@ def make_estimator(name: str) -> Estimator:
 
 
 def fits(estimator: Estimator, structure: Structure) -> bool:
-    """Whether the structure has what the estimator needs."""
+    """Return whether the estimator supports the structure."""
     linear = structure.linear or not estimator.linear_only
     if isinstance(estimator, (Attention, MixedDirichlet)) and not isinstance(structure, OneOfN):
         return False
@@ -115,7 +114,7 @@ def composers() -> dict[str, Callable[..., Any]]:
 
 @cache
 def decoders() -> dict[str, Callable[..., Any]]:
-    """Decoders of words from the vector of a text, or from their heads."""
+    """Return the decoders of words from the vector of a text, from heads or from aligned words."""
     kinds = "DecoderBuilder", "ArcDecoderBuilder", "CellDecoderBuilder"
     return _registered(lambda loaded: _returns(loaded) in kinds)
 
@@ -127,7 +126,7 @@ def priors() -> dict[str, Callable[..., Any]]:
 
 @cache
 def bounds() -> dict[str, Callable[..., Any]]:
-    """How they count."""
+    """Return the functions that make objectives of the reconstruction of words."""
     kinds = "EvidenceBound", "CrfAutoencoder", "AlignedWords"
     return _registered(lambda loaded: _returns(loaded) in kinds)
 
@@ -138,5 +137,5 @@ def scorers() -> dict[str, Callable[..., Any]]:
 
 
 def _returns(loaded: Any) -> Any:
-    """The annotated result of a function, its name where annotations are not evaluated."""
+    """Return the return annotation of a function. It is a string if annotations are postponed."""
     return getattr(loaded, "__annotations__", {}).get("return") if callable(loaded) else None

@@ -1,5 +1,8 @@
-"""Every registered structure and estimator in spaCy pipelines: trains, is stored, predicts the
-same; or is refused when the config is loaded, with a message that names the pair."""
+"""Every pair of a structure and an estimator trains in spaCy pipelines, or is refused.
+
+A trained pipeline is stored, and predicts the same after loading. A refusal comes when the config
+is loaded, and names the pair.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +40,14 @@ REDUCE = {
         "upstream": "latent_encoder",
     },
 }
-# Longer than the k that KOfN has by default.
+# All texts have more words than the default k of KOfN.
 TEXTS = ["a good film of it all", "it is a very bad bad one", "so and so on for ever"]
-# Texts for settings that enumerate all structures; there are more tag sequences than trees.
+# Settings that enumerate all structures need short texts. Tag sequences need the shortest ones.
 SHORT = ["a good film", "a bad film", "so so so"]
 SHORTEST = ["good film", "bad film", "so so"]
 
 PAIRS = {"@misc": "spacy-latent.PairSpans.v1"}
-# spaCy's own reads hundreds of exceptions, for each of all these pipelines.
+# spaCy's tokenizer reads hundreds of exceptions for each pipeline, and there are many pipelines.
 TOKENIZER = {"nlp": {"tokenizer": {"@tokenizers": "spacy-latent.WhitespaceTokenizer.v1"}}}
 
 STRUCTURES, ESTIMATORS = registered.structures(), registered.estimators()
@@ -52,7 +55,7 @@ STRUCTURES, ESTIMATORS = registered.structures(), registered.estimators()
 
 @cache
 def parts_for(structure: str) -> tuple[str, str] | None:
-    """Scorer and composer, or None where the package has none yet."""
+    """Return a scorer and a composer for a structure, or None if the package has none."""
     chosen = STRUCTURES[structure]()
     scorers = [
         name
@@ -77,7 +80,7 @@ def config_of(structure: str, estimator: str) -> dict[str, Any]:
         "tok2vec": TOK2VEC,
         "structure": {"@misc": structure},
         "estimator": {"@misc": estimator, **registered.ARGUMENTS.get(estimator, {})},
-        # Sharp scores leave SparseMAP a single structure, and rightly no gradient.
+        # With sharp scores, SparseMAP would return a single structure, whose gradient is 0.
         "temperature": 10.0,
         "scorer": {"@misc": scorer},
         "composer": {"@misc": composer},
@@ -86,7 +89,7 @@ def config_of(structure: str, estimator: str) -> dict[str, Any]:
 
 
 def with_its_reverse(nlp: Language, text: str) -> Doc:
-    """The text and its words in reverse as a pair of texts."""
+    """Return a pair of texts: the given one, and its words in reverse order."""
     words = text.split()
     return make_pair_doc(nlp, words, words[::-1])
 
@@ -120,7 +123,10 @@ def of_pairs(structure: str, estimator: str) -> Language:
 
 
 def odd(nlp: Language, examples: list[Example]) -> list[Example]:
-    """A batch with docs without tokens, first, last and between, of one token, and of a space."""
+    """Return the examples with odd docs among them: empty, of one token, and of a space.
+
+    Empty docs are at the start, in the middle and at the end.
+    """
     cats = {"cats": {"A": True, "B": False}}
     texts: tuple[list[str], ...] = ([], ["so"], [], [" "], [])
     first, *others = (
@@ -155,7 +161,7 @@ def check_component(
         seen[key] = seen.get(key, False) or bool(abs(gradient).sum() > 0)
         return weights - 0.5 * gradient, 0.0 * gradient
 
-    # One more than two: a listener's gradients reach the structure one update later.
+    # Three updates are needed, because a listener's gradients reach the structure one update late.
     for number in range(3):
         for example, text in zip(examples, texts):
             example.predicted = make_doc(text)
@@ -199,7 +205,7 @@ def test_two_texts_are_composed_with_every_estimator(estimator: str) -> None:
     if not fitting:
         pytest.skip("it works on no structure over one text")
     if gradient.name == "SumAndSample":
-        # Its samples have weights of their own for each text.
+        # SumAndSample gives each text its own weights of samples, so that pairs are refused.
         with pytest.raises(LatentError):
             of_pairs(fitting[0], estimator)
         return

@@ -1,4 +1,4 @@
-"""Every registered structure, estimator and composer together: trains, or says why it cannot."""
+"""Every registered structure, estimator and composer train together, or are refused."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from spacy_latent.layers.latent_layer import LatentLayer
 from tests.matrix import registered
 
 WIDTH = 6
-# Longer than the k that KOfN has by default.
+# The longest item has more tokens than the default k of KOfN.
 LENGTHS = torch.tensor([7, 3, 1])
-# Lengths of two texts each.
+# The lengths of both texts of each pair.
 PAIRS = torch.tensor([[4, 3], [1, 2], [1, 1]])
 
 STRUCTURES, ESTIMATORS = registered.structures(), registered.estimators()
 COMPOSERS, SCORERS = registered.composers(), registered.scorers()
-# The kind of parts of each structure, composer and scorer, by its class.
+# The kind of parts of each structure, composer and scorer, by its registered name.
 PARTS = {name: structure().parts for name, structure in STRUCTURES.items()}
 PARTS |= {name: build()(WIDTH).parts for name, build in [*COMPOSERS.items(), *SCORERS.items()]}
-# Composers of other parts are refused whatever the estimator is.
+# A composer of other parts is refused with any estimator, so that one estimator is enough.
 TRIPLES = [
     (structure, estimator, composer)
     for structure, estimator, composer in itertools.product(STRUCTURES, ESTIMATORS, COMPOSERS)
@@ -37,7 +37,7 @@ def scorers_for(structure: str) -> list[str]:
 
 
 def lengths_for(structure: str, estimator: str) -> torch.Tensor:
-    """Short, where every structure is enumerated."""
+    """Return lengths of three items, which are short if the estimator enumerates structures."""
     if PARTS[structure] == "cells":
         return PAIRS.clamp_max(2) if "DenseMarginalization" in estimator else PAIRS
     short = "DenseMarginalization" in estimator and PARTS[structure] != "items"
@@ -45,7 +45,7 @@ def lengths_for(structure: str, estimator: str) -> torch.Tensor:
 
 
 def tokens_inside(lengths: torch.Tensor) -> torch.Tensor:
-    """Mask of the 7 tokens of each item that are not padding."""
+    """Return a mask ``(B, 7)`` of the tokens that are not padding."""
     return (
         torch.arange(7, device=lengths.device)[None]
         < lengths.view(len(lengths), -1).sum(1)[:, None]
@@ -59,14 +59,16 @@ def build(structure: str, estimator: str, composer: str, scorer: str) -> LatentL
         STRUCTURES[structure](),
         registered.make_estimator(estimator).for_width(WIDTH),
         COMPOSERS[composer]()(WIDTH),
-        # Sharp scores leave SparseMAP a single tree, and rightly no gradient.
+        # With sharp scores, SparseMAP would return a single tree, whose gradient is 0.
         temperature=10.0,
     )
 
 
 def total_loss(layer: LatentLayer, vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """The loss of a component: of the mean vectors, or of each structure if the estimator needs
-    that.
+    """Return a loss as in a component.
+
+    It is computed from the composed vectors, or from the vectors of each structure if the estimator
+    needs the loss of each.
     """
     generator = torch.Generator().manual_seed(1)
     readout = torch.randn(layer.composer.output_width, generator=generator).to(vectors.device)
@@ -83,15 +85,18 @@ def total_loss(layer: LatentLayer, vectors: torch.Tensor, lengths: torch.Tensor)
 
 
 def check_training(layer: LatentLayer, lengths: torch.Tensor) -> None:
-    """Two steps: finite gradients, and at the second nonzero ones for scorer, composer, input; none
-    for a scorer that is not used."""
+    """Take two training steps and check the gradients.
+
+    All are finite. In the second step the input, the scorer and the composer have nonzero ones. A
+    scorer that the estimator does not use has none.
+    """
     vectors = torch.randn(3, 7, WIDTH, requires_grad=True)
     inside = tokens_inside(lengths)
     parameters = [vectors, *layer.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=0.001)
     for _ in range(2):
         optimizer.zero_grad()
-        # So large that a target one step away is another structure.
+        # Estimators with a target step need a gradient large enough to change the structure.
         loss = 10 * total_loss(layer, vectors, lengths)
         loss.backward()
         assert torch.isfinite(loss)
@@ -104,24 +109,25 @@ def check_training(layer: LatentLayer, lengths: torch.Tensor) -> None:
         if module is layer.scorer and not layer.estimator.uses_scores:
             assert not any(p.grad is not None and p.grad.any() for p in weights)
             continue
-        # A composer that only selects has nothing to learn.
+        # A composer that only selects vectors has no weights.
         learns = weights or isinstance(module, PartScorer)
         assert not learns or any(p.grad is not None and p.grad.any() for p in weights)
     layer.eval()
     with torch.no_grad():
         first, second = layer(vectors, lengths).vectors, layer(vectors, lengths).vectors
     assert torch.isfinite(first[inside]).all()
-    # Without noise; a product of matrices may round in another way where its memory lies elsewhere.
+    # Predictions have no noise. They are close and not equal, because the rounding of a matrix
+    # product may depend on the alignment of its memory.
     torch.testing.assert_close(first[inside], second[inside])
 
 
 def scorer_for(structure: str) -> str:
-    # A structure with parts of its own is not used by any component yet.
+    # A structure whose parts no scorer has is tried, and refused, with another scorer.
     return next(iter([*scorers_for(structure), *SCORERS]))
 
 
 def refused(structure: str, estimator: str, composer: str) -> tuple[str, str] | None:
-    """The two parts that do not fit each other; None if all do."""
+    """Return the names of the two parts that do not fit each other, or None if all fit."""
     scorer = scorer_for(structure)
     chosen, gradient = STRUCTURES[structure](), registered.make_estimator(estimator)
     walks = COMPOSERS[composer]()(WIDTH)

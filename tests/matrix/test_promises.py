@@ -1,6 +1,6 @@
-"""What an estimator states about its distribution, for every structure, by enumeration.
+"""The distribution that an estimator declares in ``posterior`` is compared with enumeration.
 
-A subclass inherits the statement along with the code, so that each registered class is tested.
+A subclass inherits the declaration together with the code, so every registered class is tested.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.matrix import registered
 from tests.matrix.test_matrix import COMPOSERS, PARTS, STRUCTURES, WIDTH, build, scorers_for
 
 DRAWS = 1000
-# An error of this many standard deviations is one of 15,000 by chance.
+# A larger error happens by chance once in 15,000 comparisons.
 STANDARD_ERRORS = 4.0
 SUMMED = [
     name
@@ -35,7 +35,7 @@ JUDGED = {
 
 
 def one_item(name: str) -> tuple[Structure, torch.Tensor, torch.Tensor]:
-    """A structure, the scores of an item of a few words, and its length."""
+    """Return a structure, the scores of one item of a few words, and its length."""
     composer = next(
         composer
         for composer, make in COMPOSERS.items()
@@ -54,7 +54,7 @@ def one_item(name: str) -> tuple[Structure, torch.Tensor, torch.Tensor]:
 def every(
     structure: Structure, scores: torch.Tensor, length: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """All structures ``(K, *parts)``, and the softmax of their total scores, ``(K,)``."""
+    """Return all structures ``(K, *parts)``, and the softmax of their total scores, ``(K,)``."""
     found = structure.top_k(scores, length, 1000)
     z = found.z[~found.scores.isneginf()[:, 0], 0]
     assert len(z) == pytest.approx(float(structure.log_count(scores, length).exp()), rel=1e-4)
@@ -96,7 +96,7 @@ def test_weights_are_a_learned_distribution_of_different_structures(name: str) -
         weights = draw.weights[:, 0]
         same = (draw.z.detach() == z[:, None, None]).flatten(3).all(3)[..., 0].to(weights)
         used = weights.detach() > 0
-        # Each one with a weight is one of the structures, and none comes twice.
+        # Each draw with a weight is a structure of the set, and no structure occurs twice.
         assert (same.sum(0)[used] == 1).all(), estimator.name
         assert (same[:, used].sum(1) <= 1).all(), estimator.name
         assert float(weights.detach().sum()) == pytest.approx(1.0, abs=1e-5)

@@ -1,5 +1,7 @@
-"""Every registered estimator in a rationale model, and every structure that chooses words: trains
-its selector, and annotates what the reader sees; other structures are refused."""
+"""Every estimator, and every structure that chooses words, trains a rationale model's selector.
+
+The annotated words are the words that the reader sees. Other structures are refused.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,15 @@ SCORERS = {
     "tags": {"@misc": "spacy-latent.EmissionScorer.v1", "num_tags": 2},
     "transitions": {"@misc": "spacy-latent.TransitionScorer.v1", "num_tags": 2},
 }
-# One of each kind for the structures that an estimator is not already tried on.
+# One estimator of each kind, which is tried with every structure.
 KINDS = ["Marginals", "SparseMAP", "ImplicitMLE", "ScoreFunction"]
 
 
 def pairs() -> list[tuple[str, str]]:
-    """Each estimator with the first structure that it fits, and each kind with all structures."""
+    """Return pairs of a structure and an estimator.
+
+    An estimator of KINDS has all structures that it supports, and any other one has the first.
+    """
     found = []
     for estimator in ESTIMATORS:
         made = registered.make_estimator(estimator)
@@ -59,7 +64,7 @@ def test_rationales_train(structure: str, estimator: str) -> None:
     assert all(np.isfinite(list(doc.cats.values())))
     if shim.module.latent.estimator.hard_at_prediction and chosen.parts == "items":
         items = {item.token for item in doc._.latent["latent_textcat"].items()}
-        # The best structure is one of those that the reader sees.
+        # The annotated structure is the best one. The reader may see words of several structures.
         assert items <= set(np.flatnonzero(rationale_words(doc)).tolist())
 
 

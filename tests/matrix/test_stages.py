@@ -1,5 +1,7 @@
-"""Structures and estimators that follow one another: every pair works where each of its parts does,
-and is refused with the name of the part that does not."""
+"""A sequence of structures or estimators works if each of its stages works.
+
+Otherwise the refusal names the stage that does not work.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,8 @@ def test_each_set_of_a_release_is_checked(estimator: str) -> None:
 
 
 def test_only_what_meets_is_checked() -> None:
-    # Sums of trees with a budget are not tractable, but marginals come after the release.
+    # Marginals of BudgetTree are intractable, but the estimator needs marginals only from update 5
+    # on, when the structure has been replaced.
     estimator = build_estimator_sequence_v1(
         registered.make_estimator("spacy-latent.SparseMAP.v1"),
         registered.make_estimator("spacy-latent.Marginals.v1"),
@@ -134,8 +137,8 @@ def test_a_layer_draws_by_the_stage_and_predicts_by_the_last() -> None:
 # ---------------------------------------------------------------- all kinds of parts
 
 
-# By the registered name, without version, of a structure: one that is in it, and settings with
-# which it is larger. Others are released from themselves.
+# By the short name of a structure: a restricted set, and a larger set that replaces it. A structure
+# that is not named here is replaced by itself.
 RESTRICTED: dict[str, tuple[Structure, Structure]] = {
     "Bits": (Bits(budget=1), Bits()),
     "BudgetTree": (BudgetTree(1), BudgetTree(2)),
@@ -151,13 +154,16 @@ RESTRICTED: dict[str, tuple[Structure, Structure]] = {
 SCORERS = [build() for build in registered.scorers().values()]
 COMPOSERS = [build() for build in registered.composers().values()]
 WIDTH = 6
-# Lengths of two texts each, for structures that align them.
+# PAIRS has the lengths of both texts, for structures that align them.
 LENGTHS, PAIRS = torch.tensor([4, 3, 1]), torch.tensor([[2, 2], [2, 1], [1, 1]])
 TOKENS = PAIRS.sum(1).maximum(LENGTHS)
 
 
 def layers_for(structure: Structure) -> tuple[Any, Any]:
-    """A scorer and a composer of its parts; one for soft structures if there is any."""
+    """Return a scorer and a composer of the structure's parts.
+
+    The composer accepts soft structures if there is such a composer.
+    """
     scorers = [s for s in SCORERS if s.func.parts == structure.parts]
     composers = [c for c in COMPOSERS if c.func.parts == structure.parts]
     scorer = next(s for s in scorers if s.func.decides in ("", structure.name))
@@ -173,7 +179,7 @@ def works(structure: Structure, estimator: Estimator, scorer: Any, composer: Any
 
 
 def update(layer: LatentLayer, number: int, vectors: Tensor, lengths: Tensor) -> Draw:
-    """One update of training, by the estimator that has its turn."""
+    """Take one training step with the estimator of this update, and return its draw."""
     layer.train()
     layer.update = number
     for weights in layer.parameters():
@@ -205,7 +211,7 @@ def test_every_set_that_knows_a_smaller_one_is_released_from_it() -> None:
 
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_stages_take_updates_with_parts_of_each_kind(name: str) -> None:
-    """Each estimator that works with a structure follows one that does, and is followed by one."""
+    """Estimators that work with a structure are tried in a circle of pairs, first and second."""
     torch.manual_seed(0)
     restricted, free = RESTRICTED.get(name.split(".")[1], (STRUCTURES[name](),) * 2)
     released = release(restricted, free, 1)
@@ -298,13 +304,13 @@ def examples(nlp: Language) -> list[Example]:
     ],
 )
 def test_training_goes_on_where_it_was(component: str, estimator: dict[str, Any]) -> None:
-    """Through both switches, saved and loaded between them, with the same weights at the end."""
+    """A pipeline that is saved and loaded between two changes of stage ends with equal weights."""
 
     def train(nlp: Language, optimizer: Optimizer, updates: range) -> list[str]:
         stages = []
         for update in updates:
             torch.manual_seed(update)
-            # spacy train does the same: the gradients of the listener belong to the same update.
+            # Like spacy train, finish all gradients, including the listener's, in the same update.
             nlp.update(examples(nlp), sgd=False)  # type: ignore[arg-type]
             layer = nlp.get_pipe(component).model.get_ref("latent").shims[0].module.latent
             stages.append((layer.present_structure.direction, layer.present_estimator.name))
@@ -323,7 +329,7 @@ def test_training_goes_on_where_it_was(component: str, estimator: dict[str, Any]
     kinds = [estimator["first"]["@misc"], estimator["then"]["@misc"]]
     names = [name.removeprefix("spacy-latent.").removesuffix(".v1") for name in kinds]
     expected = [("earlier", names[0])] * 2 + [("any", names[0])] * 2 + [("any", names[1])] * 2
-    # An optimizer without a state of its own.
+    # SGD has no state that would have to be saved.
     plain = SGD(0.1)
     assert train(nlp, plain, range(6)) == expected
     other = pipeline(component, estimator).from_bytes(start)

@@ -1,4 +1,4 @@
-"""project.yml: every workflow's commands, inputs and configs fit together."""
+"""The commands, inputs and configs of each workflow in project.yml fit together."""
 
 import re
 import shlex
@@ -45,7 +45,7 @@ def test_the_demo_runs_dry():
 
 
 def test_every_step_that_runs_a_pipeline_takes_the_gpu_of_the_project():
-    """``spacy project run NAME --vars.gpu_id 0`` is all that a user with a GPU says."""
+    """``spacy project run NAME --vars.gpu_id 0`` suffices to run all steps on a GPU."""
     running = 0
     for command in COMMANDS.values():
         for line in command["script"]:
@@ -58,7 +58,7 @@ def test_every_step_that_runs_a_pipeline_takes_the_gpu_of_the_project():
 
 
 def lines_of(program: str) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """The arguments with which commands call a program, with the command."""
+    """Yield each command that calls a benchmark program, with the arguments of the call."""
     for command in COMMANDS.values():
         for line in command["script"]:
             if f"benchmarks {program} " in line:

@@ -1,5 +1,5 @@
 """Tests of pages, recipes, benchmark programs, packaging and language.
 
-``drawings``, ``notebooks`` and ``training_film`` write pages and pictures; ``reference`` makes the
-entries of a page of the site.
+``drawings``, ``notebooks`` and ``training_film`` write files of the documentation. ``reference``
+returns the text of docs/reference.md, which docs/site.py adds when it builds the site.
 """

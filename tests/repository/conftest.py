@@ -1,4 +1,7 @@
-"""What the pages print, they print with the tokenizer that users have."""
+"""These tests run with spaCy's own English tokenizer, so that pages print what users see.
+
+All other tests run without its contractions, see tests/conftest.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures that the pages of docs/ draw by their own code, and those of the gallery.
+"""Draw the pictures that the code of pages in docs/ makes, and the pictures of the gallery.
 
 python -m tests.repository.drawings
 """
@@ -12,7 +12,7 @@ from tests.repository import gallery
 from tests.repository.pages import ROOT, run_python
 
 DOCS = ROOT / "docs"
-# By the page, and by the file's name: the variable of the page that holds the picture.
+# For each page: the names of its picture files, and the variables of its code that hold them.
 PICTURES = {
     "concepts.md": {"three_answers": "picture"},
     "drawing.md": {
@@ -29,7 +29,12 @@ PICTURES = {
 
 
 def pictures(page: str, scope: dict[str, Any]) -> dict[Path, str]:
-    """Files and what should be in them. scope: the names of the page after its code has run."""
+    """Return the expected content of each picture file of a page.
+
+    Args:
+        page: name of the page's file.
+        scope: the namespace of the page after its code has run.
+    """
     return {
         DOCS / "images" / f"{name}.svg": f"{str(scope[variable]).strip()}\n"
         for name, variable in PICTURES.get(page, {}).items()

@@ -1,9 +1,10 @@
-"""Structures that trained pipelines find in real texts, for the pictures of docs/gallery.md.
+"""Write the structures that trained pipelines predict for real texts, for docs/gallery.md.
 
 python -m tests.repository.gallery NAME ...
 
-The commands of the page train the pipelines. What they find is written to assets/gallery.json;
-without names, all of it. ``python -m tests.repository.drawings`` draws it.
+The commands of the page train the pipelines. The structures of the named pictures, or of all
+pictures if there is no name, are written to assets/gallery.json. The pictures are drawn from this
+file by ``python -m tests.repository.drawings``.
 """
 
 from __future__ import annotations
@@ -45,14 +46,15 @@ PAIR = ("'' it will be a hindrance '' , said Ned .", "'' this 'll mean a delay '
 
 @dataclass(frozen=True)
 class Shown:
-    """One picture.
+    """A picture of the gallery.
 
     Attributes:
         pipeline: directory of the trained pipeline.
-        component: name of its component.
-        texts: the text, or the two of a pair.
-        structure: block of a config in the place of the trained one, over the same scores.
-        options: of :func:`spacy_latent.visualize.render_svg`.
+        component: name of the component whose structures are drawn.
+        texts: one text, or two texts of a pair.
+        structure: block of a config that replaces the structure of the trained component. The
+            scores stay the same.
+        options: options of :func:`spacy_latent.visualize.render_svg`.
     """
 
     pipeline: str
@@ -95,7 +97,7 @@ SHOWN = {
 
 
 def load(shown: Shown) -> Language:
-    """Load the pipeline, with the other structure if there is one."""
+    """Load the pipeline, with ``shown.structure`` in place of its structure if it is given."""
     path = ROOT / shown.pipeline
     if not shown.structure:
         return spacy.load(path)
@@ -105,7 +107,10 @@ def load(shown: Shown) -> Language:
 
 
 def at_most_two_modifiers(shown: Shown) -> Doc:
-    """Return the text with the trees that a parser cannot learn, over the scores of its arcs."""
+    """Annotate the text with trees of at most two modifiers a head, from a parser's arc scores.
+
+    A parser cannot be trained with such trees, since their marginals are intractable.
+    """
     from spacy_latent.models.labelled_parser import run_on_rows
 
     nlp = spacy.load(ROOT / shown.pipeline)
@@ -132,7 +137,7 @@ def at_most_two_modifiers(shown: Shown) -> Doc:
 
 
 def find_structures(shown: Shown) -> dict[str, Any]:
-    """Return the tokens of the text and the structures that the pipeline finds."""
+    """Return the tokens of the text and its predicted structures, as JSON."""
     if shown.structure.get("@misc") == "spacy-latent.BudgetTree.v1":
         doc = at_most_two_modifiers(shown)
     else:
@@ -142,7 +147,7 @@ def find_structures(shown: Shown) -> dict[str, Any]:
     return {
         "words": [token.text for token in doc],
         "spaces": [bool(token.whitespace_) for token in doc],
-        # A classifier that was trained with another structure predicts nothing worth showing.
+        # Categories mean nothing if the classifier was trained with another structure.
         "cats": {} if shown.structure else {x: round(y, 3) for x, y in doc.cats.items()},
         "component": shown.component,
         "found": [to_json(one) for one in doc._.latent[shown.component].spans],
@@ -172,7 +177,7 @@ def from_json(said: dict[str, Any]) -> SpanStructure:
 
 
 def pictures() -> dict[Path, str]:
-    """Files and what should be in them."""
+    """Return the expected content of each picture file of the gallery."""
     found, vocab = json.loads(FOUND.read_text(encoding="utf8")), Vocab()
     made = {}
     for name, one in found.items():

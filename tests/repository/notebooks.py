@@ -1,8 +1,8 @@
-"""The notebooks: their code, cell after cell, and what they show, which is kept with them.
+"""Run the notebooks of the documentation, and read their stored outputs.
 
 python -m tests.repository.notebooks
 
-runs them in a kernel of Jupyter and writes them with their outputs.
+runs all notebooks in a Jupyter kernel and writes them with their outputs.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def run_cells(path: Path, replaced: Mapping[str, str]) -> dict[str, Any]:
-    """The namespace after the cells, without a kernel.
+    """Run the code cells in this process, without a kernel, and return their namespace.
 
     Args:
         path: The notebook.
-        replaced: Pieces of code that occur in it, and what is run in their place.
+        replaced: Pieces of its code, and the code that runs in their place.
     """
     scope: dict[str, Any] = {"__name__": path.stem}
     for number, cell in enumerate(read(path)["cells"], 1):
@@ -44,7 +44,7 @@ def with_replaced(code: str, replaced: Mapping[str, str]) -> str:
 
 
 def run_in_kernel(path: Path, replaced: Mapping[str, str] = MappingProxyType({})) -> Any | None:
-    """The notebook with its outputs, or None if no kernel is installed."""
+    """Run a notebook in a kernel; return it with its outputs, or None if there is no kernel."""
     try:
         import nbformat
         from jupyter_client.kernelspec import NoSuchKernel
@@ -62,7 +62,7 @@ def run_in_kernel(path: Path, replaced: Mapping[str, str] = MappingProxyType({})
 
 
 def printed(notebook: Any) -> str:
-    """All that the cells print."""
+    """Return everything that the cells print."""
     return "".join(
         "".join(output["text"])
         for cell in notebook["cells"]
@@ -72,7 +72,7 @@ def printed(notebook: Any) -> str:
 
 
 def shown(notebook: Any) -> str:
-    """All HTML that the cells show."""
+    """Return all HTML that the cells display."""
     return "".join(
         "".join(output.get("data", {}).get("text/html", ""))
         for cell in notebook["cells"]
@@ -81,7 +81,10 @@ def shown(notebook: Any) -> str:
 
 
 def joined(outputs: list[Any]) -> list[Any]:
-    """With what a cell prints in one piece: how many the kernel sends hangs on the time."""
+    """Join consecutive pieces of printed text.
+
+    The number of pieces that a kernel sends depends on timing.
+    """
     found: list[Any] = []
     for output in outputs:
         if found and output["output_type"] == found[-1]["output_type"] == "stream":
@@ -92,15 +95,13 @@ def joined(outputs: list[Any]) -> list[Any]:
 
 
 def keep(notebook: Any) -> dict[str, Any]:
-    """The parts of a notebook that are written: its cells and outputs, without times, versions,
-    warnings.
-    """
+    """Return the notebook as it is stored: without times, versions and warnings."""
     cells = []
     for number, cell in enumerate(notebook["cells"]):
         kept = {key: cell[key] for key in ("cell_type", "source")}
         kept |= {"id": f"cell-{number}", "metadata": {}}
         if cell["cell_type"] == "code":
-            # Warnings are of the machine that it ran on.
+            # Warnings depend on the machine.
             outputs = [one for one in cell["outputs"] if one.get("name") != "stderr"]
             kept |= {"execution_count": cell["execution_count"], "outputs": joined(outputs)}
         cells.append(kept)

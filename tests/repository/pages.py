@@ -1,6 +1,6 @@
-"""The fenced blocks of the documentation, and what it takes to run or check each kind.
+"""Functions that find, run and check the fenced blocks of the documentation.
 
-A language that no function here knows is an error: no block is left out.
+A block in an unknown language is an error, so that no block stays unchecked.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 FENCE = re.compile(r"^( *)(```+|~~~+)([^\n`]*)\n(.*?)^\1\2 *$", re.M | re.S)
-# Packages whose names are checked only if they are installed.
+# The registered names of these packages are checked only if the package is installed.
 OPTIONAL = ("spacy_transformers", "spacy_curated_transformers")
-# Files that pages name and that are not here.
+# Files that pages name, and that the repository does not have.
 WRITTEN_BY_THE_READER = {
     "control.cfg",
     "config.cfg",
@@ -55,8 +55,14 @@ LANGUAGES = {
 
 @dataclass(frozen=True)
 class Block:
-    """page: name of the file. line: line of its fence. run: whether the command is to be run, by a
-    comment ``<!-- run -->`` on the line before.
+    """A fenced block of a page.
+
+    Attributes:
+        page: name of the page's file.
+        line: line of the opening fence.
+        language: kind of its content, one of the values of LANGUAGES.
+        code: its content.
+        run: whether ``<!-- run -->`` stands before it, which asks to run its commands.
     """
 
     page: str
@@ -70,7 +76,11 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """All fenced blocks of a page. Raises AssertionError for one in no known language."""
+    """Return all fenced blocks of a page.
+
+    Raises:
+        AssertionError: A block has no known language.
+    """
     text = page.read_text(encoding="utf8")
     found = []
     for match in FENCE.finditer(text):
@@ -87,16 +97,21 @@ def blocks(page: Path) -> list[Block]:
 
 
 def run_python(page: Path, given: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The namespace after the page's Python, block after block. given: what is in it before."""
+    """Run the Python blocks of a page in one namespace, and return it.
+
+    Args:
+        page: the page's file.
+        given: names that the namespace has beforehand.
+    """
     module = ModuleType(page.stem)
     scope = vars(module)
     scope.update(given or {})
-    # So that what the page defines can be pickled.
+    # Classes of the page can be pickled only if their module can be imported.
     sys.modules[page.stem] = module
     try:
         for block in blocks(page):
             if block.language == "python":
-                # With the line numbers of the page, for tracebacks.
+                # Empty lines give tracebacks the line numbers of the page.
                 exec(compile("\n" * block.line + block.code, str(page), "exec"), scope)
     finally:
         del sys.modules[page.stem]
@@ -105,7 +120,7 @@ def run_python(page: Path, given: dict[str, Any] | None = None) -> dict[str, Any
 
 # ---------------------------------------------------------------- configs
 
-# Sections that a piece of a config may refer to.
+# Variables in a piece of a config may refer to these sections.
 AROUND = """
 [paths]
 train = "train.spacy"
@@ -120,9 +135,11 @@ gpu_allocator = null
 
 
 def check_config(text: str) -> None:
-    """Check that a whole config loads. If it is a piece, or takes components of a pipeline that is
-    not here, components are made, and every other registered name is filled with the given
-    settings.
+    """Check a config, or a piece of one.
+
+    A whole config is loaded, unless it takes components of another pipeline by ``source``. A piece
+    of a config has its components with a factory created one by one, and the settings of all other
+    registered functions checked. A piece of a ``setup.cfg`` has its entry points checked.
     """
     if "[options.entry_points]" in text:
         entry_points(text)
@@ -139,7 +156,7 @@ def check_config(text: str) -> None:
     for name, block in components.items():
         factory = block.get("factory")
         if "source" in block:
-            # Another pipeline, which the reader has trained.
+            # The component comes from a pipeline that only the reader has.
             continue
         if factory is not None:
             own = {key: value for key, value in block.items() if key != "factory"}
@@ -159,9 +176,13 @@ def check_config(text: str) -> None:
 
 
 def entry_points(text: str) -> list[EntryPoint]:
-    """Those of a piece of a ``setup.cfg``, in groups that spaCy's registries read."""
+    """Return the entry points of a piece of a ``setup.cfg``.
+
+    Raises:
+        AssertionError: No registry of spaCy reads a group, or a name is not one that configs have.
+    """
     setup = ConfigParser(delimiters=("=",))
-    # Names keep their capitals.
+    # The default would convert names to lower case.
     setup.optionxform = str  # type: ignore[method-assign, assignment]
     setup.read_string(text)
     found = []
@@ -175,7 +196,7 @@ def entry_points(text: str) -> list[EntryPoint]:
     return found
 
 
-# Sections that the config around a piece has, beside the component and the model of the piece.
+# Sections that the config around a piece is expected to have, in addition to its components.
 FILLED = {
     *("corpora", "corpora.train", "corpora.dev", "components", "nlp", "training", "initialize"),
     *("training.logger", "training.batcher", "training.optimizer", "training.score_weights"),
@@ -184,9 +205,10 @@ FILLED = {
 
 
 def with_parents(text: str) -> str:
-    """A piece of a config with empty sections for those of the config around it.
+    """Add empty sections to a piece of a config for the parents that the config around it has.
 
-    Other sections that are missing are missing in the reader's config, too: confection refuses it.
+    Any other parent would be missing in the reader's config, too. It is not added, so that
+    confection refuses the piece.
     """
     seen: set[str] = set()
 
@@ -202,13 +224,13 @@ def with_parents(text: str) -> str:
 
 
 def fill_promises(block: dict[str, Any]) -> None:
-    """Check the names and settings of the registered functions of a block."""
+    """Check the names and settings of the registered functions in a block, at any depth."""
     names = {key[1:]: value for key, value in block.items() if key.startswith("@")}
     package = next(iter(names.values()), "").split(".")[0].replace("-", "_")
     if package and find_spec(package) is None and package in OPTIONAL:
         return
     for kind, name in names.items():
-        # Filling lets unknown names pass.
+        # registry.fill() accepts unknown names.
         registry.get(kind, name)
     if names:
         registry.fill({"block": block})
@@ -221,7 +243,10 @@ def fill_promises(block: dict[str, Any]) -> None:
 
 
 def commands(code: str) -> Iterator[list[str]]:
-    """The commands of a block as words, without comments, prompts and variables before them."""
+    """Yield the words of each command of a block.
+
+    Comments, prompts, redirections and the variables before a command are left out.
+    """
     for line in code.replace("\\\n", " ").splitlines():
         words = shlex.split(re.sub(r"^\$ ", "", line.strip()), comments=True)
         for command in _split_at(words, "|"):
@@ -240,7 +265,7 @@ def _split_at(words: list[str], mark: str) -> Iterator[list[str]]:
 
 
 def check_command(words: list[str]) -> None:
-    """The program, the command, its options and the configs that it names are there."""
+    """Check that the program, its command, its options and the named configs exist."""
     if words[:3] == ["python", "-m", "spacy"]:
         check_spacy(words[3:])
     elif words[:3] == ["python", "-m", "pip"]:
@@ -250,7 +275,7 @@ def check_command(words: list[str]) -> None:
     elif words[:2] == ["python", "-m"]:
         check_module(words[2], words[3:])
     elif words[0] == "torchrun":
-        # Its own options come before the module.
+        # The options of torchrun come before the module.
         check_module(*_split_at_module(words))
     elif words[0] == "pip":
         check_pip(words[1:])
@@ -276,7 +301,7 @@ def check_spacy(arguments: list[str]) -> None:
     if arguments[:1] == ["project"]:
         check_project(arguments[1:])
         return
-    # spaCy does the same before it runs: entry points add their commands.
+    # This loads the entry points that add commands, as spaCy does before it runs.
     registry.cli.get_all()
     left = parse(get_command(app), arguments)
     named = [w for w in arguments if w.endswith(".cfg") and w not in WRITTEN_BY_THE_READER]
@@ -331,13 +356,17 @@ def check_pip(arguments: list[str]) -> None:
 
 
 def parse(command: Any, arguments: list[str]) -> list[str]:
-    """Go down to the command that the arguments name. RETURNS: those that it lets pass unknown.
+    """Find the command that the arguments name, and parse its arguments.
 
-    Raises an error of click for an unknown option, AssertionError for an unknown command or a
-    missing argument.
+    Returns:
+        The unknown arguments, if the command accepts any. None are returned with ``--help``.
+
+    Raises:
+        click.UsageError: An option is unknown. The class may be of Typer's copy of click.
+        AssertionError: A command is unknown, or a required argument is missing.
     """
     context = command.context_class(command, info_name="command")
-    # Typer brings a click of its own: its classes are not those that could be imported.
+    # isinstance() with click's classes would fail, since Typer may bring its own copy of click.
     while hasattr(command, "commands"):
         if not arguments or arguments[0] == "--help":
             return []

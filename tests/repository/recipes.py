@@ -1,6 +1,4 @@
-"""All recipes as files: the configs in ``configs/``, and variants written to a folder of the
-tests.
-"""
+"""All recipes as files: the configs in ``configs/``, and variants in a folder of the tests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The entries of docs/reference.md, from docstrings and signatures of what the package registers.
+"""Write the entries of docs/reference.md, from docstrings and signatures of registered names.
 
-The site has them (docs/site.py). To print them: python -m tests.repository.reference
+docs/site.py puts them on the site. ``python -m tests.repository.reference`` prints them.
 """
 
 from __future__ import annotations
@@ -109,8 +109,9 @@ def _of_class(kind: type) -> str:
 
 
 def _of_maker(make: Callable[..., Any]) -> str:
-    """Return the class of a function that makes an object, or sets the arguments of another
-    function.
+    """Return the entry of a function that returns an object or a partial function.
+
+    Its docstring is followed by the docstring of the object's class, or of the partial's function.
     """
     made: Any = make()
     kind = getattr(made, "func", made if inspect.isfunction(made) else type(made))
@@ -129,8 +130,10 @@ def _of_builder(build: Callable[..., Any]) -> str:
 
 
 def _with_inherited(called: Callable[..., Any], text: str, kind: type) -> str:
-    """The text, and what the classes that it builds on, or that hold its settings, say of settings
-    that it does not name."""
+    """Return the text with the inherited entries of settings that it does not name.
+
+    The entries come from base classes, and from dataclasses in the signature that hold settings.
+    """
     known = vars(inspect.getmodule(kind))
     hints = [known.get(str(hint)) for hint in inspect.get_annotations(kind.__init__).values()]
     for base in [*filter(is_dataclass, hints), *kind.__mro__[1:]]:
@@ -156,16 +159,19 @@ def _of_function(function: Callable[..., Any]) -> str:
 
 
 def _of_component(function: Callable[..., Any]) -> str:
-    """The settings with the defaults of the factory, which its signature does not have."""
+    """Return the entry of a component, with the defaults that its factory was registered with.
+
+    The signature does not have these defaults.
+    """
     (name,) = (name for name, made in _group("spacy_factories").items() if made is function)
     defaults = Language.get_factory_meta(name).default_config
-    # Blocks, such as the model, have entries of their own.
+    # Blocks, such as the model, have their own entries.
     plain = {key: value for key, value in defaults.items() if not isinstance(value, dict)}
     return _settings(function, plain) + _of_result(function)
 
 
 def _of_result(function: Callable[..., Any]) -> str:
-    """The text of the class that a factory makes."""
+    """Return the text of the class that a factory returns."""
     made = function.__annotations__["return"]
     return _with_inherited(function, _text(made, function), made)
 
@@ -182,8 +188,11 @@ def _settings(called: Callable[..., Any], defaults: Mapping[str, Any] | None = N
 
 
 def _text(described: Any, called: Callable[..., Any]) -> str:
-    """A docstring as Markdown: its lines of the form "name: ..." as a list, where that is a name in
-    the signature of what a config calls, or of the function that this is of."""
+    """Return a docstring as Markdown, with a list of settings.
+
+    A line "name: ..." becomes an item if ``called`` has such an argument, or ``described`` if it is
+    a function.
+    """
     settings = {"RETURNS", *inspect.signature(called).parameters}
     if inspect.isfunction(described):
         settings.update(inspect.signature(described).parameters)
@@ -207,8 +216,11 @@ SECTIONS = {"Args:": "", "Attributes:": "", "Returns:": "RETURNS: ", "Raises:": 
 
 
 def _without_sections(text: str) -> list[str]:
-    """Return the lines of a docstring in Google's convention with the entries of its sections at
-    its own margin. Errors of a function are left out, since the reference is about settings."""
+    """Return the lines of a docstring in Google's convention, without headings of its sections.
+
+    The entries of sections are no longer indented. "Raises" is left out, since the reference is
+    about settings.
+    """
     made: list[str] = []
     section = ""
     for line in text.splitlines():
@@ -220,7 +232,7 @@ def _without_sections(text: str) -> list[str]:
         if section == "Raises:":
             continue
         if section == "Returns:" and line:
-            # One entry, whose further lines belong to it.
+            # Further lines belong to the same entry, and stay indented.
             line = opening + line[4:] if opening else line
             opening = ""
         elif section and line:
@@ -234,7 +246,7 @@ def _last_name(match: re.Match[str]) -> str:
 
 
 def _pairs() -> str:
-    """Table of the structures that each estimator supports, by attributes of the classes."""
+    """Return the table of the structures that each estimator supports."""
     structures = {_short(name): kind() for name, kind in registered.structures().items()}
     rows = []
     for name in registered.estimators():

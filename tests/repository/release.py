@@ -1,4 +1,4 @@
-"""Whether a release is what its tag says.
+"""Check that the version, the changelog and the built files of a release agree with its tag.
 
 python -m tests.repository.release v0.1.0
 """
@@ -20,13 +20,13 @@ def version(root: Path = ROOT) -> str:
 
 
 def releases(root: Path = ROOT) -> dict[str, str]:
-    """The days of the releases in the changelog by version, newest first, without "Unreleased"."""
+    """Return the date of each version in the changelog, newest first, without "Unreleased"."""
     text = (root / "CHANGELOG.md").read_text(encoding="utf8")
     return {name: day for name, day in HEADING.findall(text) if name != "Unreleased"}
 
 
 def problems(tag: str, root: Path = ROOT) -> list[str]:
-    """Problems of a release under this tag, a sentence each."""
+    """Return a sentence for each problem of a release under this tag."""
     own, listed = version(root), releases(root)
     found = []
     if tag != f"v{own}":

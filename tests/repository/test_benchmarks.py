@@ -1,4 +1,4 @@
-"""The benchmark programs run; what they measure is not tested."""
+"""The benchmark programs run. The figures that they measure are not tested."""
 
 import re
 import subprocess
@@ -73,7 +73,7 @@ def test_each_page_has_its_sections_alone():
 
 
 def test_the_headlines_are_what_the_pages_say():
-    """If it fails, `python -m benchmarks headlines` writes the page anew."""
+    """RESULTS.md is up to date; `python -m benchmarks headlines` writes it again."""
     assert headlines.PATH.read_text(encoding="utf8") == headlines.page()
 
 
@@ -129,7 +129,7 @@ def test_a_section_stays_written_where_a_headline_misses_its_row(tmp_path, monke
 
 
 def test_every_structure_has_scores_and_agrees_with_itself():
-    """This is the plan for a GPU, run on the CPU."""
+    """The operations that ``benchmarks gpu`` compares run for every structure on the CPU."""
     for structure in cases.structures():
         for operation in ("map", *sorted({"log_partition", "marginals"} & structure.tractable)):
             results(structure, operation, *cases.scores_for(structure, 7, 2))
@@ -145,7 +145,7 @@ def test_exponents_and_their_plot(tmp_path, monkeypatch):
 
 def test_peak_memory_is_seen():
     grown = footprint.run(footprint.MEMORY, "SpanningTree", "marginals, forward + backward", "300")
-    # At least the scores and their gradient.
+    # The scores and their gradient, in float32, are a lower bound.
     assert grown[0] > 2 * 4 * 301**2
 
 

@@ -1,4 +1,4 @@
-"""The program that measures calibration runs; what it measures is not tested."""
+"""The program that measures calibration runs. The figures that it measures are not tested."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spacy_latent.analysis.judged_entities import JudgedEntities
 
 def test_both_halves_are_measured_and_what_is_kept_makes_the_table(tmp_path: Path) -> None:
     nlp = spacy.blank("en")
-    # Some places are none.
+    # In some docs "Oslo" is not an entity, so that predictions can be wrong.
     docs = [
         Doc(nlp.vocab, words=["we", "saw", "Oslo"], ents=["O", "O", "B-A" if i % 7 > 1 else "O"])
         for i in range(80)
@@ -40,7 +40,7 @@ def test_both_halves_are_measured_and_what_is_kept_makes_the_table(tmp_path: Pat
     lines = calibration.table(found)
     assert [line.split(" | ")[0] for line in lines[-3:]] == [f"| {title}" for title in rows]
     assert len({line.count("|") for line in lines[2:]}) == 1
-    # All texts calibrate, and others are measured.
+    # With a test corpus, all texts of the first corpus are calibrated on.
     few = tmp_path / "test.spacy"
     DocBin(docs=docs[:20]).to_disk(few)
     rows = calibration.measured(nlp, calibration.trials(path, few), coverage=0.5, biases=False)

@@ -1,4 +1,4 @@
-"""A pipeline runs in a place like the container of the page on production."""
+"""A pipeline runs in an environment like the container of docs/production.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks import container
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    # Beside the tests, since the container has a /tmp of its own.
+    # The folder is beside the tests, since the container does not see this /tmp.
     with TemporaryDirectory(dir=Path(__file__).parent, prefix="model-") as folder:
         path = Path(folder, "crf_ner")
         monkeypatch.setattr(sys, "argv", ["-c", str(path)])
@@ -43,6 +43,6 @@ def test_a_warm_pipeline_needs_no_place_to_write(model: Path, packaged: bool) ->
         pip = (sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--quiet")
         subprocess.run([*pip, "--target", str(installed), str(wheel)], check=True)
         path, served = f"{path}:{installed}", container.NAME
-    # It fails if a kernel is not loaded, or if the package or the model can be written.
+    # This fails if a kernel has to be compiled, or if the package or the model is writable.
     told = container.contained(Path(sys.executable), served, path)
     assert told["memory"] > 0 and told["first call"] > 0

@@ -1,4 +1,4 @@
-"""The configs of docs/encoders.md train, over a small transformer in place of one of the hub."""
+"""The configs of docs/encoders.md train, with a small random transformer for the hub's."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def pipeline(block: str, width: int) -> Language:
 
 
 def embedder_of(nlp: Language) -> Any:
-    """The model below the latent layer."""
+    """Return the model that embeds tokens for the latent layer."""
     if "transformer" in nlp.pipe_names:
         return nlp.get_pipe("transformer").model  # type: ignore[union-attr]
     return nlp.get_pipe("latent_encoder").model.get_ref("embedder")  # type: ignore[union-attr]

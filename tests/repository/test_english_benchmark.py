@@ -1,4 +1,4 @@
-"""The program that compares pipelines for English runs; what it measures is not tested."""
+"""The program that compares pipelines for English runs. Measured figures are not tested."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_entities_get_the_labels_of_the_corpus_or_none() -> None:
 def test_arcs_are_counted_if_their_label_is_known() -> None:
     vocab = spacy.blank("en").vocab
     reference = annotated(vocab)
-    # "obj" is not among the labels of the prediction, and "." has another head.
+    # The gold label "obj" is not among the predicted labels, and "." has another gold head.
     predicted = Doc(
         vocab,
         words=["Ada", "met", "Bob", "."],
@@ -82,7 +82,7 @@ def test_a_pipeline_that_finds_nothing_has_no_error_of_it(
     monkeypatch.setattr(entity_calibration, "measure", lambda *given: nothing)
     found = english.scores_of(nlp, corpus)
     assert "ents_error" not in found
-    # NaN is no JSON, and spaCy reads no metadata with it.
+    # JSON has no NaN, and spaCy does not read metadata that contain it.
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 

@@ -1,4 +1,4 @@
-"""The program of learning curves runs; what it measures is not tested."""
+"""The program that measures learning curves runs. Measured figures are not tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program that measures explanations runs; what it measures is not tested."""
+"""The program that measures explanations runs. Measured figures are not tested."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_what_is_measured_of_texts_makes_the_table(tmp_path: Path) -> None:
     rows = json.loads(json.dumps(program.measured(nlp, docs, steps=20), allow_nan=False))
     assert [row["words"] for row in rows] == [len(doc) for doc in docs]
     for row in rows:
-        # The margin holds for what was chosen, where words are hidden.
+        # The words that the mask chooses suffice within its margin of 0.1 if others are hidden.
         assert row[f"faithfulness {MASK}"][1] <= 0.1 + 1e-4
         assert len(row) == 3 + 2 * 3
     assert any(row["chosen"] for row in rows)
@@ -64,14 +64,14 @@ def test_the_mask_is_ahead_where_it_explains_more_and_needs_less() -> None:
             **{f"{way} {RANDOM}": [0.2, 0.4] for way in program.WAYS},
         }
     ] * 4
-    # This text is not compared.
+    # A text is not compared if its label is predicted without any word.
     none = {key: [-0.3, -0.3] for key in rows[0] if " " in key}
     rows.append({"words": 9, "chosen": 0, "hidden": "vectors", **none})
     made = {"date": "", "torch": "", "spacy": "", "corpus": "", "model": ""}
     lines = program.table({**made, "steps": 1, "processor_seconds": 1.0, "rows": rows})
     assert "In 1 of them the label stands" in lines[0] and "1.0 of 5.0 words" in lines[0]
     cells = [[cell.strip() for cell in line.split("|")[3:-1]] for line in lines[4:7]]
-    # Four texts that are alike say little of all.
+    # The intervals are wide, since they are estimated from only four texts.
     assert cells[0] == ["60.0 (0.0 to 100.0)", "", "10.0 (0.0 to 85.0)", ""]
     assert [cells[1][i].split()[0] for i in (1, 3)] == ["-10.0", "-5.0"]
     assert [cells[2][i].split()[0] for i in (1, 3)] == ["40.0", "30.0"]
@@ -92,8 +92,10 @@ def test_where_no_word_is_chosen_there_is_no_table() -> None:
 
 @pytest.fixture
 def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Called:
-    """Runs the program on a component that is not called after its factory, and gives what it
-    keeps."""
+    """A function that runs the program, and returns its stored rows.
+
+    The name of the explained component differs from its factory's name.
+    """
     nlp = keyword_pipeline(CHOICE, steps=2)
     nlp.rename_pipe("textcat", "sentiment")
     (tmp_path / "made").mkdir()

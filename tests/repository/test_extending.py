@@ -1,4 +1,4 @@
-"""The code of docs/extending.md: a structure from a MAP oracle alone, and all that follows."""
+"""The code of docs/extending.md, which defines a structure by its MAP oracle alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 
 @pytest.fixture(scope="module")
 def page() -> dict[str, Any]:
-    """The namespace after running the page's Python, block after block."""
+    """The namespace after all Python blocks of the page have run."""
     return run_python(PAGE)
 
 
@@ -50,7 +50,7 @@ def page() -> dict[str, Any]:
     ids=lambda estimator: estimator.name,
 )
 def test_the_structure_of_the_page_learns(page: dict[str, Any], estimator: Estimator) -> None:
-    """The answer is the sum over the one run of tokens that is marked: the layer has to find it."""
+    """The target is the sum of the vectors in a marked run of tokens, which the layer must find."""
     torch.manual_seed(0)
     layer = page["make_layer"](estimator)
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.02)
@@ -86,7 +86,10 @@ def test_the_page_supervises_draws_reports_and_compares(page: dict[str, Any]) ->
 
 @pytest.mark.parametrize("parts", ["items", "windows"])
 def test_a_name_for_its_parts(page: dict[str, Any], parts: str) -> None:
-    """The same scorer and composer, whose parts have no name, go with all three."""
+    """A scorer and composer without a name of parts work with structures of any kind of parts.
+
+    The kinds are "items", a kind of the package, and "windows", a kind that the page registers.
+    """
     window = page["NamedWindow"] if parts == "windows" else type("Window", (page["Window"],), {})
     window.parts = parts
     spacy.registry.misc(f"test_extending.{parts}")(window)
@@ -129,7 +132,7 @@ def test_names_of_a_package_are_found_by_its_entry_points(
     (block,) = (b for b in blocks(PAGE) if "[options.entry_points]" in b.code)
     points = entry_points(block.code)
     for point in points:
-        # The page's Python, in the modules of the package.
+        # The entry points name modules of a package, which get the definitions of the page.
         monkeypatch.setitem(sys.modules, point.module, ModuleType(point.module))
         vars(sys.modules[point.module]).update(page)
     monkeypatch.setitem(sys.modules, "my_project", ModuleType("my_project"))

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "spacy_latent"
-# Without spaCy and Thinc; the second only name their types.
+# The first packages do not import spaCy and Thinc. The second ones import only their types.
 NUMBERS, TYPED = ("kernels", "structures"), ("estimators", "layers")
 
 
@@ -26,7 +26,7 @@ FLOORS = table()
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Full names of what is imported, inside of functions as well."""
+    """Yield the full names of all imports, including imports inside of functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -90,7 +90,7 @@ def test_numbers_know_no_spacy(floor: str) -> None:
 
 @pytest.mark.parametrize("floor", ["structures", "estimators", "testing"])
 def test_modules_of_a_floor_import_each_other_in_no_circle(floor: str) -> None:
-    """Imports inside of functions, and those for types alone, count as well."""
+    """Imports inside of functions and imports for type checkers alone count as well."""
     prefix = f"spacy_latent.{floor}."
     names = {path.stem for path in sources(floor)}
     found = {

@@ -1,4 +1,4 @@
-"""The pictures of docs/gallery.md are drawn from assets/gallery.json, and all are shown."""
+"""The pictures of docs/gallery.md match assets/gallery.json, and the page shows all of them."""
 
 from __future__ import annotations
 

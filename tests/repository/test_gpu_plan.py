@@ -1,5 +1,7 @@
-"""The plan of ``benchmarks gpu`` ends as it says, whatever a step does, and goes through without a
-GPU; what it measures is not tested."""
+"""The plan of ``benchmarks gpu`` survives failing steps, and its dry run needs no GPU.
+
+The figures that it measures are not tested.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ STEPS = {
 
 @pytest.fixture()
 def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A plan of steps that are not ours; the folder that they write to."""
+    """The output folder of a plan, whose steps are the ones of STEPS."""
     package = tmp_path / "benchmarks" / "gpu"
     package.mkdir(parents=True)
     (tmp_path / "benchmarks" / "__init__.py").touch()
@@ -71,7 +73,7 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_how_a_step_ended_is_told_and_what_it_found_is_kept(steps: Path) -> None:
     ended = {name: plan.run_step(Step(name, 60, name), steps) for name in ("finds", "fails")}
     assert ended["finds"].startswith("done in ")
-    # A bar would be a column of the table.
+    # A bar would begin a new column of the table.
     assert ended["fails"].startswith("FAILED") and ended["fails"].endswith("it / was wrong")
     assert plan.run_step(Step("crashes", 60, "crashes"), steps).startswith("FAILED")
     found = [read(steps / f"{name}.jsonl") for name in ("finds", "fails", "crashes")]
@@ -93,7 +95,7 @@ def test_a_step_over_its_limit_ends_with_all_that_it_started(steps: Path) -> Non
         if Path(f"/proc/{found['child']}/stat").exists():
             state = Path(f"/proc/{found['child']}/stat").read_text().rsplit(")", 1)[1].split()[0]
             if state == "Z":
-                # Nobody here may wait for what is not our own child.
+                # A zombie has ended. Only its parent, which is not this process, can reap it.
                 return
     raise AssertionError("a child goes on")
 
@@ -121,7 +123,7 @@ def test_stored_answers_are_what_the_kernels_for_the_cpu_find() -> None:
         assert np.array_equal(stored["along"], along.numpy())
         for operation, found in answers.answers_of(structure).items():
             np.testing.assert_allclose(found, stored[operation], rtol=1e-9, atol=1e-12)
-        # The padding is NaN, and none of it is in an answer.
+        # The padding is NaN. Finite answers show that no kernel has read it.
         assert np.isnan(stored["scores"]).any() and np.isfinite(stored["marginals"]).all()
 
 
@@ -135,12 +137,12 @@ def test_the_inverse_of_the_laplacian_gives_the_marginals() -> None:
 def test_the_whole_plan_goes_through_on_a_pretended_gpu(tmp_path: Path) -> None:
     page = plan.FOLDER / "gpu.md"
     results = page.read_text(encoding="utf8")
-    # A process of its own: Thinc looks for a GPU once.
+    # The plan needs its own process, because Thinc looks for a GPU only when it is imported.
     command = [sys.executable, "-m", "benchmarks", "gpu", "--dry-run", "--output", str(tmp_path)]
     done = subprocess.run(
         command,
         cwd=ROOT,
-        # One of the trainings is over spacy-transformers itself.
+        # One training needs spacy-transformers itself: PYTHONPATH omits the tests' stand-in.
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -153,7 +155,7 @@ def test_the_whole_plan_goes_through_on_a_pretended_gpu(tmp_path: Path) -> None:
         if not step.extra:
             assert read(tmp_path / f"{step.name}.jsonl"), step.name
             assert f"| {step.title} | done in" in written
-    # Times of a pretended GPU are nobody's.
+    # The page of results keeps its times, since times of a simulated GPU mean nothing.
     assert page.read_text(encoding="utf8") == results
 
 

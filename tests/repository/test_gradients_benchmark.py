@@ -1,4 +1,4 @@
-"""Measurements of gradients, which must not change the training."""
+"""The program that measures gradients does not change the training that it observes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_nothing_is_learned_from_the_batch(estimator: Estimator) -> None:
     first, second = gradients(measured, examples(measured), estimator, 2)
     assert first.any() and torch.equal(first, second)
     assert measured.to_bytes(exclude=["vocab", "tokenizer"]) == before
-    # Nor later: no gradient is left for the next step.
+    # The next update is unchanged as well: the measurement leaves no accumulated gradient.
     for nlp in (measured, other):
         nlp.update(examples(nlp)[:1], sgd=Adam(0.01))
     rows = [

@@ -1,4 +1,4 @@
-"""Corpora of the controls of incomplete annotation."""
+"""The corpora of the control experiments for incomplete annotation."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def test_the_model_annotates_and_flags_filter() -> None:
     assert 0 < len(flagged) < 55
     for doc in flagged:
         there = {label for label, present in flags_of(doc).items() if present}
-        # The model does not know "pain": texts with a flag for it alone are left out.
+        # The model does not find "pain". A text is left out if it finds no entity of a flagged
+        # label.
         assert {span.label_ for span in doc.ents} == there
 
 
@@ -71,7 +72,7 @@ def test_some_tokens_without_annotation_are_outside() -> None:
     assert [[span.text for span in doc.ents] for doc in after] == wanted
     tags = [token.ent_iob_ for doc in after for token in doc]
     assert tags.count("") + tags.count("O") == missing
-    # Four standard deviations of some 700 draws.
+    # The tolerance is four standard deviations of the share of about 700 draws.
     assert abs(tags.count("O") / missing - 0.25) < 0.07
 
 
@@ -90,18 +91,19 @@ def test_each_token_has_the_tag_with_most_votes() -> None:
     long, short, other = (0, 2, "A"), (0, 1, "A"), (2, 3, "B")
     docs = sources_of(
         [
-            # Two of three see the second token, too.
+            # Two of three sources include the second token.
             [[long], [long], [short]],
-            # The third one alone sees "B", and all three "A".
+            # All three sources have "A"; only the third one has "B".
             [[short], [short], [short, other]],
-            # As many votes for "A", "B" and outside: outside comes first.
+            # "A", "B" and outside have one vote each, and outside wins ties.
             [[short], [(0, 1, "B")], []],
             [[], [], []],
         ]
     )
     sources = Sources(docs)
     assert sources.plurality == [{long}, {short}, set(), set()]
-    # The second source differs in one text, the others in two or one entity more.
+    # The first two sources agree best, each with one entity too many in the third text. The first
+    # one wins the tie.
     assert sources.best_source() == [{long}, {short}, {(0, 1, "A")}, set()]
     made = list(annotated(docs, sources.plurality))
     assert [len(doc.ents) for doc in made] == [1, 1, 0, 0]

@@ -1,4 +1,7 @@
-"""The programs that measure recipes for incomplete annotation run; the figures are not tested."""
+"""The programs that measure recipes for incomplete annotation run.
+
+The figures that they measure are not tested.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ TOLD = {"date": "2000-01-01", "torch": "2", "spacy": "3", "held_out": 9}
 
 
 def text(*labels: str) -> Doc:
-    """A text with an entity of each label, and a word after each."""
+    """Return a doc with an entity of each label, and a word outside after each entity."""
     words = [word for label in labels for word in (f"one-{label}", "and")]
     doc = Doc(VOCAB, words=words)
     doc.ents = [Span(doc, 2 * i, 2 * i + 1, label=label) for i, label in enumerate(labels)]

@@ -1,4 +1,4 @@
-"""Latent trees beside each other and beside controls."""
+"""Latent trees of several seeds are compared with each other and with controls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.learning_groups import Entry, Group
 from spacy_latent.errors import LatentError
 
 WORDS = [list("abcd"), list("wxyz"), ["alone"]]
-# A chain, w over x and z with x over y, and a single word.
+# A chain; a tree in which w heads x and z, and x heads y; a single word.
 GOLD = [[0, 0, 1, 2], [0, 0, 1, 0], [0]]
 
 
@@ -30,12 +30,12 @@ def test_figures_are_those_of_counting_by_hand() -> None:
     lines = program.table(WORDS, GOLD, found)
     two = row_of(lines, "two")
     assert two["seeds"] == "2"
-    # Flat trees have depths 1, 1, 0, and the others 3, 2, 0.
+    # The depths of flat trees are 1, 1 and 0; the depths of the gold trees are 3, 2 and 0.
     assert two["depth"] == f"{7 / 6:.1f}"
-    # Three words have other heads: c, d and y.
+    # The heads of three words differ: c, d and y.
     assert two["heads as with another seed"] == f"{100 * 6 / 9:.1f}"
     assert two["heads as in gold"] == f"{100 * (6 / 9 + 1) / 2:.1f}"
-    # Brackets of flat trees are ab, abc, wx and wxy, and of the others bcd, cd, xy and wxy.
+    # The brackets of flat trees are ab, abc, wx and wxy; of the gold trees bcd, cd, xy and wxy.
     assert two["F1 to another seed"] == "25.0"
     assert two["F1 to left-branching"] == f"{100 * (1 + 0.25) / 2:.1f}"
     gold = row_of(lines, "gold")
@@ -96,7 +96,7 @@ def test_it_reads_the_trees_of_each_seed(tmp_path: Path, monkeypatch: pytest.Mon
     assert "3 sentences" in written[0] and "seeds 3, 4" in written[0]
     assert row_of(written[2:], "`one`: latent")["seeds"] == "2"
     assert not any("other`" in line for line in written)
-    # A table of controls alone would replace the one that is there.
+    # An unknown config is refused, since a table without its row would replace the existing one.
     written.clear()
     options[3:4] = ["one", "two"]
     monkeypatch.setattr("sys.argv", ["induced_trees", *options, *paths])

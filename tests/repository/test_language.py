@@ -1,4 +1,4 @@
-"""Docstrings and pages in plain language: openings and length of sentences, see CONTRIBUTING.md."""
+"""Docstrings and pages follow the rules of CONTRIBUTING.md on openings and length of sentences."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def test_no_docstring_opens_with_a_clause(folder: str) -> None:
     assert not counted()[folder]
 
 
-# A sentence inside of a docstring. "Whether ..." may open an entry of Returns.
+# Openings that no sentence of a docstring may have. "Whether ..." may open an entry of Returns.
 INNER = re.compile(r"[*(\"“`]*(Of|What|Where|Which|As|Those)\b")
-# Two references without a noun in a row, and "but" as a preposition.
+# Two pronouns without a noun between them ("that of those of"), and "but" as a preposition.
 UNCLEAR = re.compile(r"\b(that|those) of (that|those)\b|\b(but|save) for\b", re.I)
 # The name of an entry under Args, Attributes or Raises.
 NAMED = re.compile(r"^ +\*{0,2}\w[\w, *]*: ", re.M)
@@ -52,7 +52,7 @@ SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields):\n", re.M)
 
 
 def sentences_of_docstring(said: str) -> list[str]:
-    """The sentences of a docstring, with each entry of a section on its own."""
+    """Return the sentences of a docstring. An entry of a section begins a new sentence."""
     text = NAMED.sub("\n\n", SECTION.sub("\n\n", said))
     return sentences(text)
 
@@ -101,13 +101,13 @@ PAGES = {
     for pattern in ("*.md", "docs/*.md", "configs/*.md", "spacy_latent/kernels/*/*.md")
     for path in ROOT.glob(pattern)
 }
-# The average number of words in a sentence.
+# Greatest allowed average number of words in a sentence.
 LONGEST = 18.0
-# Pages that are still to be rewritten, with the average they may have until then. Never add one.
+# Pages that are still to be rewritten, with their allowed average until then. Never add one.
 UNFINISHED: dict[str, float] = {}
 FENCED = re.compile(r"^( *)(```+|~~~+)[^\n]*\n.*?^\1\2 *$", re.M | re.S)
 COMMENT = re.compile(r"<!--.*?-->", re.S)
-# Rows of tables, headings, pictures and rules.
+# Rows of tables, headings, pictures and horizontal rules.
 NO_PROSE = re.compile(r"^ *(\||#|!\[|---).*$", re.M)
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 CODE = re.compile(r"`[^`]+`")
@@ -117,7 +117,7 @@ FRONTED = re.compile(r"[*(\"“]*(Of|What|Where|Which|As)\b")
 
 
 def sentences(page: str) -> list[str]:
-    """The prose of a page in Markdown, a code span as one word."""
+    """Return the sentences of a page in Markdown. A code span counts as one word."""
     text = COMMENT.sub("", FENCED.sub("\n\n", page))
     text = CODE.sub("`x`", LINK.sub(r"\1", NO_PROSE.sub("\n", text)))
     paragraphs = (" ".join(one.split()) for one in re.split(r"\n\s*\n", ITEM.sub("\n\n", text)))
@@ -149,7 +149,7 @@ def test_pages_have_short_sentences(page: str) -> None:
 
 @pytest.mark.parametrize("page", sorted(PAGES - set(UNFINISHED)))
 def test_no_sentence_of_a_page_opens_with_a_clause(page: str) -> None:
-    """Questions may."""
+    """A question may open with such a word."""
     found = sentences((ROOT / page).read_text(encoding="utf8"))
     assert not [one for one in found if FRONTED.match(one) and not one.endswith("?")]
 

@@ -1,5 +1,7 @@
-"""The table of what configs learn, and that no result is lost; training itself is what the other
-tests do."""
+"""The runs of ``benchmarks learning`` are resumed and stored, and become tables and drawings.
+
+Most of these tests replace the trainings by functions that take no time.
+"""
 
 import argparse
 import json
@@ -28,7 +30,7 @@ GROUP = Group("Title", (), {"accuracy": "cats_micro_f", "F1": "ents_f"}, (Entry(
 
 @pytest.fixture
 def digests(monkeypatch):
-    """Digests of configs that do not exist; they may be changed."""
+    """The digests of configs that do not exist, as attributes that a test may set."""
     found = SimpleNamespace(a="first")
     monkeypatch.setattr(learning, "digest_of", lambda config: getattr(found, config, "other"))
     monkeypatch.setattr(learning, "task_of", lambda entry: "one")
@@ -73,7 +75,7 @@ def test_a_row_has_its_control_and_what_was_published(tmp_path, digests):
     head, _, control, row, other = learning.table(group, learning.measured(group, tmp_path))
     assert head.startswith("| config | seeds | accuracy | F1 | control | published")
     assert control.split(" | ")[4:6] == ["", ""]
-    # Accuracies of the control were not measured.
+    # The control "b" has no accuracy, so that the F1 of both is compared.
     assert row.split(" | ")[2:6] == ["75.0", "50.0", "`b`, no tree: 37.5", "data 80.0 (paper)"]
     assert other.split(" | ")[4:6] == ["`b`, no tree", ""]
     plain = Group("Title", (), GROUP.figures, (Entry("a"),))
@@ -99,10 +101,10 @@ def test_the_drawing_has_a_dot_for_each_seed_and_a_band_for_controls():
     svg = ElementTree.fromstring(drawn)
     said = [node.text for node in svg.iter(f"{SVG}text")]
     assert {"one", "a <control>", "accuracy, %"} <= set(said)
-    # In the order of rows and seeds.
+    # Dots are drawn in the order of rows and seeds.
     least, most, low, high = (float(dot.get("cx")) for dot in svg.iter(f"{SVG}circle"))
     assert least < low < most < high
-    # A seed ten percent better is as much farther to the right wherever it is.
+    # The axis is linear: equal differences of scores have equal widths.
     assert abs(low - least - (high - most)) < 0.05
     (band,) = svg.iter(f"{SVG}rect")
     start = float(band.get("x"))
@@ -112,7 +114,7 @@ def test_the_drawing_has_a_dot_for_each_seed_and_a_band_for_controls():
 
 
 def test_a_band_is_that_of_the_controls_of_one_task():
-    """Scores of the controls of another task do not matter for a row."""
+    """The band behind a row spans the scores of the controls of its own task alone."""
     rows = {"one": [0.5], "control of one": [0.6], "two": [0.9], "control of two": [0.8, 0.85]}
     tasks = {name: name.split()[-1] for name in rows}
     controls = {name for name in rows if "control" in name}
@@ -131,7 +133,7 @@ def test_a_band_is_that_of_the_controls_of_one_task():
 
 @pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
 def test_rows_of_one_task_stand_together(group):
-    """Else the band of its controls is of some of them."""
+    """One band of controls can then lie behind all rows of a task."""
     tasks = [learning.task_of(entry) for entry in group.entries]
     assert [task for task, _ in groupby(tasks)] == list(dict.fromkeys(tasks))
 
@@ -141,7 +143,7 @@ def test_rows_of_one_task_stand_together(group):
     [([0.6, 0.95], [60, 65, 70, 75, 80, 85, 90, 95]), ([1.0, 1.0], [99, 100]), ([0.0], [0, 1])],
 )
 def test_the_axis_ends_with_the_values(values, ticks):
-    """A share of 101 percent would be none."""
+    """Ticks cover the values, and none is outside of 0 to 100 percent."""
     svg = ElementTree.fromstring(learning_plot.drawing("Title", "x", {"one": values}, set()))
     said = [node.text for node in svg.iter(f"{SVG}text")]
     assert [int(words) for words in said if words.lstrip("-").isdigit()] == ticks
@@ -151,7 +153,7 @@ def test_the_axis_ends_with_the_values(values, ticks):
     "annotate, kept", [("none", {"cats_micro_f"}), ("map", {"cats_micro_f", "latent_align_f"})]
 )
 def test_no_figure_of_structures_that_no_component_annotates(tmp_path, annotate, kept):
-    """spaCy has 0 for what a scorer says nothing of."""
+    """spaCy stores 0 for scores of structures without annotation. Such a figure is left out."""
     performance = {"cats_micro_f": 0.75, "latent_align_f": 0.0}
     (tmp_path / "meta.json").write_text(json.dumps({"performance": performance}))
     text = f'[components]\n[components.latent_textcat]\nannotate = "{annotate}"\n'
@@ -215,7 +217,7 @@ def test_the_heading_tells_when_and_on_what(tmp_path, digests):
 
 
 def test_a_result_after_half_a_line_is_whole(tmp_path):
-    """A process that was killed while it wrote leaves half a line."""
+    """Half a line, as a killed process leaves it, does not damage the next line."""
     path = tmp_path / "raw" / "a.jsonl"
     raw_results.add(path, {"seed": 0})
     with path.open("a") as file:
@@ -226,7 +228,7 @@ def test_a_result_after_half_a_line_is_whole(tmp_path):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder for runs and their raw results."""
+    """A folder for runs and their raw results; skips the test without optuna."""
     pytest.importorskip("optuna")
     (tmp_path / "runs").mkdir()
     return tmp_path
@@ -237,7 +239,15 @@ def run_of(tmp_path: Path, seed: int = 0) -> learning.Run:
 
 
 def pretend(monkeypatch, ended=lambda command: 0):
-    """Trainings that take no time. ended: with what. RETURNS: their seeds."""
+    """Replace trainings by a function that stores a model at once.
+
+    Args:
+        ended: function of the command of a training that returns its exit status.
+
+    Returns:
+        A list that gets an item for each training: its seed, or a tuple of the seed and the values
+        of its settings if it has any.
+    """
     trained = []
 
     def train(command, **options):
@@ -267,7 +277,7 @@ def test_a_run_is_not_done_twice(folder, monkeypatch, digests):
     assert first["scores"] == {"ents_f": 0.5} and first["config"] == "a" and first["seed"] == 0
     assert first["processor_seconds"] == 1.2 and first["digest"] == "first"
     assert not any(run.folder.exists() for run in runs)
-    # Another config is another run, and so is the same with another setting.
+    # A changed config is another run, and so is the same config with another setting.
     digests.a = "second"
     assert learning.work([run_of(folder)]) == [] and trained == [0, 1, 0]
     changed = replace(run_of(folder), entry=Entry("a", settings=(("x.rate", 0.5),)))
@@ -291,7 +301,7 @@ def test_where_the_encoder_lies_makes_no_other_result(folder, monkeypatch, diges
     assert learning.work([run, other]) == learning.work([run_of(folder)]) == []
     assert trained == [(0, str(folder)), 0]
     assert str(folder) not in run.path.read_text()
-    # A checkpoint is not gone on with from another folder.
+    # With another encoder, a run has another folder, and so cannot resume from this checkpoint.
     moved = replace(run, encoder=folder / "runs")
     assert len({run.folder, moved.folder, run_of(folder).folder}) == 3
     with pytest.raises(SystemExit):
@@ -367,7 +377,7 @@ def test_a_run_that_fails_is_told_with_how_to_try_again(folder, monkeypatch, dig
     reason="SPACY_LATENT_ALL_FAULTS is not set, or there is no SIGKILL",
 )
 def test_a_training_that_is_killed_goes_on_where_it_was(tmp_path, monkeypatch):
-    """With real trainings, and by two workers."""
+    """This test runs real trainings, in a worker that is killed and a second worker."""
     pytest.importorskip("optuna")
     from tests.distributed.trainings import save_corpus, shared, write_config
 
@@ -416,7 +426,7 @@ def test_the_model_comes_before_its_controls():
     edges = {"edges": {"model": {"all tokens": 0.6, "without ]": 0.7}, "flat": {}}}
     found = learning.of_listops({"accuracy": 0.8, **edges})
     assert (found["edges"], found["edges without ]"]) == (0.6, 0.7)
-    # A pipeline without trees.
+    # A pipeline without trees has an accuracy alone.
     assert learning.of_listops({"accuracy": 0.8}) == {"cats_micro_f": 0.8}
 
 
@@ -459,7 +469,7 @@ def test_of_every_corpus_there_are_all_measures_of_trees():
 
 @pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
 def test_every_column_and_every_row_has_figures(group):
-    """``spacy train`` keeps only the scores of a pipeline that have a weight."""
+    """Scores of a config are the ones with a weight: ``spacy train`` keeps no others."""
     kept = {}
     for entry in group.entries:
         config = load_config(learning.recipe(entry.config))
@@ -489,8 +499,11 @@ def test_each_group_has_a_page(name):
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_the_page_of_results_is_written_from_the_raw_ones(name):
-    """A row that is new in one group may stand in another as well: write that one's section, too,
-    by `python -m benchmarks learning NAME --seeds`."""
+    """The section of a group has the table of its raw results.
+
+    Groups may share a row. After a new result, write the section of each of them with
+    ``python -m benchmarks learning NAME --seeds``.
+    """
     group = GROUPS[name]
     found = learning.measured(group, raw_results.RAW)
     section = read_section(f"learning_{name}") if any(found.values()) else ""
@@ -506,7 +519,7 @@ def test_ablations_are_written_from_the_raw_results(name):
     section = page.partition(f"### {ablation.title}\n")[2].partition("##")[0]
     shown = [line for line in section.splitlines() if line.startswith("|")]
     found = learning.measured(ablation, raw_results.RAW)
-    # One value by itself says nothing, and has no table.
+    # An ablation has no table as long as only one of its values was measured.
     several = sum(map(bool, found.values())) > 1
     assert shown == (ablations.table(ablation, found) if several else [])
 
@@ -522,7 +535,7 @@ def test_rows_have_settings_of_their_configs(group):
     for entry in group.entries:
         config = load_config(learning.recipe(entry.config))
         known = set(dict(walk_dict_of(config)))
-        # The name of the component in another pipeline may be left out if it is the same.
+        # A sourced component may omit ``component`` if its name in the other pipeline is the same.
         sourced = [name for name, part in config["components"].items() if "source" in part]
         known |= {f"components.{name}.component" for name in sourced}
         assert {key for key, _ in entry.settings} <= known
@@ -535,7 +548,7 @@ def test_graph_convolution_over_latent_and_given_trees_differs_in_the_trees_alon
     )
     for config in (latent, given):
         del config["components"]["latent_encoder"]["model"]["estimator"]
-        # Both give the whole doc: only a parser's docs have sentences.
+        # Without a parser, docs have no sentences, so that both getters return the whole doc.
         del config["components"]["latent_encoder"]["model"]["span_getter"]
         # Given trees come from a parser.
         config["paths"].pop("parser", None)

@@ -1,4 +1,4 @@
-"""The page on methods of the literature names what exists, and every method that is registered."""
+"""docs/methods.md names every registered method, and nothing that does not exist."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)")
 
 
 def rows_of(text: str) -> list[list[str]]:
-    """Return the cells of all rows of all tables, without their heads."""
+    """Return the cells of all rows of all tables, without the rows of headings."""
     cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     return [row for row in cells if row[0] not in ("method", "pitfall")]
 
@@ -43,13 +43,16 @@ ROWS, ABSENT = (rows_of(text) for text in PAGE.split(MISSING))
 
 @cache
 def named() -> dict[str, Any]:
-    """Return all that configs may name, by the short name without its version."""
+    """Return all registered functions and classes, by their short names without versions."""
     loaded = [_group(f"spacy_{group}") for group in GROUPS]
     return {_short(name).split(".")[0]: made for group in loaded for name, made in group.items()}
 
 
 def unknown(cell: str) -> list[str]:
-    """Return the code of a cell that names nothing: a name, setting, recipe, function, command."""
+    """Return the code spans of a cell that name nothing that exists.
+
+    A span may name a registered function, a setting, a recipe, a Python object or a command.
+    """
     codes = CODE.findall(cell)
     settings: dict[str, set[Any]] = {}
     for code in codes:
@@ -61,26 +64,31 @@ def unknown(cell: str) -> list[str]:
 
 
 def settings_of(maker: Any) -> dict[str, set[Any]]:
-    """Return the settings of what a config names, with the values that the type of each lists."""
+    """Return the settings of a registered function or class.
+
+    Each has the values that its type allows, or an empty set if its type does not list any.
+    """
     try:
         hints = get_type_hints(maker.__init__ if inspect.isclass(maker) else maker)
     except NameError:
-        # Types that are imported for a type checker alone; readers have them, and no literals.
+        # Some types are imported for type checkers alone. This is so for corpus readers, whose
+        # settings have no Literal.
         hints = {}
     return {name: literals(hints.get(name)) for name in inspect.signature(maker).parameters}
 
 
 def literals(hint: Any) -> set[Any]:
-    """Return the values that a type allows, empty if it does not list them."""
+    """Return the values of all ``Literal`` in a type."""
     parts = [part for part in (hint, *get_args(hint)) if get_origin(part) is Literal]
     return {value for part in parts for value in get_args(part)}
 
 
 def is_known(code: str, settings: dict[str, set[Any]]) -> bool:
-    """Return whether the code names something.
+    """Return whether a code span names something that exists.
 
     Args:
-        settings: of all that the cell names, with the values that the type of each lists.
+        code: the span.
+        settings: the values of each setting that the cell may mention, see :func:`settings_of`.
     """
     setting = SETTING.fullmatch(code)
     if setting:
@@ -137,7 +145,7 @@ def test_links_lead_to_sections() -> None:
     for target, anchor in LINK.findall(PAGE):
         path = DOCS / target if target else DOCS / "methods.md"
         assert path.is_file(), target
-        # The sections of the reference are written when the site is built.
+        # The sections of reference.md do not exist before the site is built.
         if anchor and target != "reference.md":
             headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf8"), re.M)
             assert anchor in {slug(heading) for heading in headings}, f"{target}#{anchor}"
@@ -158,7 +166,7 @@ KINDS: tuple[Callable[[], dict[str, Any]], ...] = (
 
 
 def test_every_registered_method_has_a_row() -> None:
-    """A new name needs a row: its name in the literature, its source, and a recipe or a page."""
+    """A row has the method's name in the literature, its source, and a recipe or a page."""
     variates = registered._registered(
         lambda made: inspect.isclass(made) and issubclass(made, ControlVariate)
     )

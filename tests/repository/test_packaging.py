@@ -1,4 +1,4 @@
-"""The wheel works where the source tree is out of reach."""
+"""The installed wheel works without the source tree."""
 
 import os
 import shutil
@@ -46,7 +46,7 @@ assert len(nlp("a good film")._.latent["latent_encoder"].heads) == 3
 
 @pytest.mark.slow
 def test_the_wheel_runs_without_the_source(tmp_path):
-    # A copy: building leaves metadata behind, which would hide the installed entry points.
+    # A copy is built, since a build leaves metadata that would hide the installed entry points.
     source = tmp_path / "source"
     compiled = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "spacy_latent", source / "spacy_latent", ignore=compiled)
@@ -67,12 +67,12 @@ def test_the_wheel_runs_without_the_source(tmp_path):
     home = tmp_path / "venv"
     venv.create(home, with_pip=False)
     packages = next((home / "lib").glob("python*/site-packages"))
-    # The dependencies come from here; what is installed over there goes first.
+    # Dependencies come from this environment, after the packages of the new one.
     here = [path for path in sys.path if path.endswith("site-packages")]
     (packages / "dependencies.pth").write_text("\n".join(here) + "\n")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(packages)
-    # If there is machine code beside the package, it comes from the same sources.
+    # The compiled kernels of the source tree are reused: they have the same sources.
     for family in {path.parent for path in (ROOT / "spacy_latent" / "kernels").glob("*/*.py")}:
         made = family / "__pycache__" / f"{PREFIX}{digest(family)}"
         if made.is_dir():
@@ -84,7 +84,7 @@ def test_the_wheel_runs_without_the_source(tmp_path):
         done = subprocess.run(
             command,
             cwd=tmp_path,
-            # The source tree may stand on it.
+            # The inherited PYTHONPATH may have the source tree.
             env={**os.environ, "PYTHONPATH": str(STAND_INS)},
             capture_output=True,
             text=True,
@@ -95,7 +95,7 @@ def test_the_wheel_runs_without_the_source(tmp_path):
 
 
 def test_the_demo_installs_no_more_than_it_needs(tmp_path: Path) -> None:
-    """The requirements of tests and pages take longer to install than the demo should."""
+    """The demo does not install the requirements of tests and pages, which would take minutes."""
     if shutil.which("make") is None:
         pytest.skip("there is no make")
     for name in ("Makefile", "setup.cfg", "pyproject.toml"):

@@ -1,4 +1,4 @@
-"""Figures of several seeds on pages are those of the measured rows."""
+"""Figures of several seeds on pages agree with the measured rows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.repository.pages import ROOT
 
 SPREAD = re.compile(r"\d+\.\d ± \d+\.\d|\d+\.\d \(\d+\.\d to \d+\.\d\)")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-# Figures that no file of the repository can give: a crowd whose text is not free, a setting that
-# was removed, and values that were published.
+# Figures with no source in the repository: measurements on a crowdsourced corpus whose text is not
+# free and on a removed setting, and published values.
 ELSEWHERE = {
     "incomplete_annotation.md": {
         *("72.8 ± 0.6", "67.2 ± 1.3", "75.1 ± 0.8", "67.6 ± 1.2"),
@@ -27,7 +27,7 @@ ELSEWHERE = {
 
 
 def spreads(values: list[float]) -> set[str]:
-    """Return the mean of percentages with two standard deviations, and with least and greatest."""
+    """Format the mean of percentages with two standard deviations, and with its range."""
     center = f"{mean(values):.1f}"
     between = f"{center} ({min(values):.1f} to {max(values):.1f})"
     return {f"{center} ± {2 * stdev(values):.1f}", between}
@@ -35,7 +35,10 @@ def spreads(values: list[float]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def measured() -> set[str]:
-    """Return the spreads of all scores of all rows, over their first two or more seeds."""
+    """The spreads of all scores of all rows, over the first 2, 3, ... seeds.
+
+    Spreads on pages of results are added.
+    """
     found: set[str] = set()
     for entry in {entry for group in GROUPS.values() for entry in group.entries}:
         rows = list(rows_of(entry).values())
@@ -54,8 +57,8 @@ def test_figures_of_seeds_on_a_page_were_measured(path: Path, measured: set[str]
     assert not said - measured - ELSEWHERE.get(path.name, set())
 
 
-# Tables of a page whose rows begin with a corpus, by their heading, and the sections of results
-# that have the figures: their page and how their titles begin.
+# Tables with a row for each corpus: the page, the heading above the table, the page of results with
+# the figures, and the beginnings of its sections' titles.
 TABLES = (
     ("crf_ner.md", "### Where it ends", "entities", ("Entities", "Learning: entities")),
     ("crf_ner.md", "### What calibration brings", "calibration", ("Calibration of entities",)),
@@ -65,7 +68,7 @@ FIGURE = re.compile(r"(?<![\d.])\d+\.\d+(?![\d.])")
 
 
 def figures_of(results: str, titles: tuple[str, ...], corpus: str) -> set[str]:
-    """Return the figures of all sections of a page of results for a corpus, or any part of it."""
+    """Return the figures of all sections of a page of results whose titles name the corpus."""
     sections = (ROOT / "benchmarks" / "results" / f"{results}.md").read_text(encoding="utf8")
     found: set[str] = set()
     for section in sections.split("\n## "):

@@ -1,7 +1,7 @@
-"""Every block of code of every page runs, or is checked against what it names.
+"""Every block of code on every page runs, or everything that it names exists.
 
-A new page is found by itself. Its Python runs from top to bottom in one namespace, in an empty
-directory; its configs are filled; its commands are parsed, and run where the page says so.
+New pages are found automatically. The Python of a page runs from top to bottom in one namespace, in
+an empty directory. Configs are filled. Commands are parsed, and run if the page asks for it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def of_language(language: str, run: bool = False) -> Any:
 
 
 def an_annotated_doc() -> dict[str, Any]:
-    """The doc that the README's lines assume: by a pipeline with a ``latent_encoder``."""
+    """Return the names that the README's Python assumes, with a doc of a ``latent_encoder``."""
     nlp = spacy.blank("en")
     nlp.add_pipe("latent_encoder")
     nlp.initialize()
@@ -50,15 +50,18 @@ def an_annotated_doc() -> dict[str, Any]:
 
 
 def a_trained_pipeline() -> dict[str, Any]:
-    """In the place of one that the page loads by the name of its package."""
-    # A directory is found by this name, too.
+    """Save a pipeline under the name of the package that the page loads, if it is not installed."""
+    # spacy.load() takes a directory of this name as well.
     if not spacy.util.is_package("en_core_web_sm"):
         small_pipeline().to_disk("en_core_web_sm")
     return {}
 
 
 def an_english_pipeline() -> dict[str, Any]:
-    """In the place of the package that ``spacy project run english`` makes."""
+    """Train and save a pipeline in place of the package that ``spacy project run english`` makes.
+
+    Its directory has the package's name.
+    """
     nlp = spacy.blank("en")
     for name in ("latent_parser", "crf_ner"):
         nlp.add_pipe(name, config={"annotate": "probabilities"})
@@ -75,7 +78,7 @@ def an_english_pipeline() -> dict[str, Any]:
     return {}
 
 
-# Names that a page uses and does not make, and files.
+# Functions that return the names, and write the files, that the Python of a page assumes.
 BEFORE: dict[str, Callable[[], dict[str, Any]]] = {
     "README.md": an_annotated_doc,
     "crf_ner.md": a_trained_pipeline,
@@ -90,11 +93,11 @@ def check_pipelines(scope: dict[str, Any], printed: list[str]) -> None:
 
 def check_index(scope: dict[str, Any], printed: list[str]) -> None:
     first, second = spacy.tokens.DocBin().from_disk("train.spacy").get_docs(scope["nlp"].vocab)
-    # A comma inside of quotation marks is of the text.
+    # A comma inside of quotation marks does not separate cells.
     assert first.text == "Fun, and long" and first.cats == {"bad": 0.0, "good": 1.0}
     assert second.cats == {"bad": 1.0, "good": 0.0}
     assert printed[0] == "1 of 3 rows have no category, and are left out"
-    # A file as Excel writes it.
+    # Excel writes a byte order mark.
     text = Path("films.csv").read_text(encoding="utf8")
     Path("films.csv").write_text(text, encoding="utf-8-sig")
     scope["convert"]("films.csv", "marked.spacy")
@@ -106,7 +109,7 @@ def check_factor_graphs(scope: dict[str, Any], printed: list[str]) -> None:
     mean = scope["solution"].mean[0].detach()
     torch.testing.assert_close(mean.sum(1), torch.ones_like(mean[:, 0]), atol=1e-6, rtol=0)
     assert scope["solution"].residual <= 1e-6 and scope["scores"].grad is not None
-    # The best alignment without the constraints, and near it: the implication binds.
+    # These scores favour an alignment that violates the implication, so the constraint is active.
     mean = scope["graph"].sparsemap(torch.eye(3, 4) * 3.0).mean[0]
     assert mean[0, 0] <= mean[2, 3] + 1e-6 and mean[2, 3] > 0.1
     knapsack, table = scope["knapsack"], scope["table"]
@@ -116,7 +119,8 @@ def check_factor_graphs(scope: dict[str, Any], printed: list[str]) -> None:
         return [np.array(z) for z in every if np.dot(z, knapsack.costs[:n]) <= knapsack.budget]
 
     check_structure(knapsack, fitting, lengths=(5, 0, 3))
-    # Rows of the table, then values of the two variables: with large scores the best of all.
+    # The scores are of the rows of the table, then of the values of its two variables. With large
+    # scores, SparseMAP gives the best row alone.
     for _ in range(5):
         rows, first, second = torch.randn(3, 2), torch.randn(3), torch.randn(2)
         scores = 1e3 * torch.cat([rows.flatten(), first, second])
@@ -152,7 +156,7 @@ def check_structured_attention(scope: dict[str, Any], printed: list[str]) -> Non
         ours, theirs = (torch.stack(total).log_softmax(0) for total in totals)
         expected = (ours.exp() * (ours - theirs)).sum()
         torch.testing.assert_close(scope["divergence"][item], expected)
-    # Without the words that are masked.
+    # The marginals are the same without the masked words.
     alone = scope["p"].marginals(scope["scores_of_words"][:1, [0, 2, 3]], torch.tensor([3]))
     torch.testing.assert_close(scope["marginals_of_words"][:1, [0, 2, 3]], alone)
     cells = scope["cells"][0]
@@ -202,15 +206,19 @@ def check_reports(scope: dict[str, Any], printed: list[str]) -> None:
 
 
 class Frame(dict[str, list[Any]]):
-    """The methods of a pandas frame that the page uses, since pandas need not be installed."""
+    """A stand-in for a pandas frame, with the methods that the page uses.
+
+    It is needed because pandas may not be installed.
+    """
 
     def assign(self, **columns: list[Any]) -> Frame:
         return Frame({**self, **columns})
 
 
 class Spark:
-    """The methods of Spark that the page uses. Spark gives a function the rows in frames of any
-    size.
+    """A stand-in for Spark, with the methods that the page uses.
+
+    Real Spark splits rows into frames of any size. Here each frame has one row.
     """
 
     def createDataFrame(self, rows: list[Any], columns: str) -> Spark:
@@ -240,7 +248,7 @@ class Spark:
 def check_annotating(scope: dict[str, Any], printed: list[str]) -> None:
     shards = [("texts.txt", f"annotated/{number}.parquet") for number in range(2)]
     for rows in (2, 0):
-        # Spark may do a task twice; what is done is left alone.
+        # Spark may run a task twice. The second run leaves existing files unchanged.
         found = scope["annotate_with_spark"](Spark(), shards)
         assert [row["target"] for row in found] == [target for _, target in shards]
         assert [(row["rows"], row["failed"]) for row in found] == [(rows, 0)] * 2
@@ -270,7 +278,7 @@ AFTER: dict[str, Callable[[dict[str, Any], list[str]], None]] = {
     "rationales.md": check_rationales,
     "reports.md": check_reports,
 }
-# Extras, which the environment of the tests has and a user's may not.
+# The package of an optional extra that the Python of a page needs. The page is skipped without it.
 NEEDS = {"annotating.md": "pyarrow", "sweeps.md": "optuna", "serve.md": "starlette"}
 WITH_PYTHON = [p for p in PAGES if any(b.language == "python" for b in pages.blocks(p))]
 
@@ -298,10 +306,10 @@ def test_the_python_of_the_page_runs(
 def test_the_config_is_of_names_and_settings_that_there_are(block: pages.Block) -> None:
     own = re.findall(r'@misc = "(my_project\.\w+\.v1)"', block.code)
     if not all(registry.has("misc", name) for name in own):
-        # It names what the page's Python registers, which takes long and may have run already.
+        # The page's Python registers these names. It is slow, and may have run in another test.
         pages.run_python(ROOT / "docs" / block.page)
     if "spacy-transformers." in block.code:
-        # An extra, which the environment of the tests has and a user's may not.
+        # spacy-transformers is an optional extra.
         pytest.importorskip("spacy_transformers")
     pages.check_config(block.code)
 
@@ -325,7 +333,7 @@ def test_a_whole_config_goes_through_fill_config_as_it_stands(
     monkeypatch.chdir(tmp_path)
     for name in set(re.findall(r'^source = "(\w+)"$', block.code, re.M)):
         if not spacy.util.is_package(name):
-            # A directory is found by this name, too.
+            # spaCy takes a directory of this name as well.
             small_pipeline().to_disk(tmp_path / name)
     (tmp_path / "base_config.cfg").write_text(block.code, encoding="utf8")
     fill_config(tmp_path / "config.cfg", tmp_path / "base_config.cfg", silent=True)
@@ -363,13 +371,13 @@ def test_the_configs_that_the_page_names_are_there(page: Path) -> None:
     }
     named = set(re.findall(r"(?:^|[\s`(/])([a-z]\w*\.cfg)\b", text, re.M))
     assert named - pages.WRITTEN_BY_THE_READER <= there
-    # Recipes, which may be variants and no files.
+    # Some recipes are variants, which are not files of their own.
     there |= {f"{name}.cfg" for name in recipes.names()}
     kinds = "arguments|demo|infix|listops|pairs|rationale|sentiment|tree"
-    # Names of arguments and scores begin like these.
+    # Names of recipes begin with their task. NO_RECIPES has the endings of settings and scores.
     named = set(re.findall(rf"`((?:{kinds})_(?!spancat\b|{NO_RECIPES})\w+)`", text))
     assert {f"{name}.cfg" for name in named} <= there
-    # A table with the names without what they have in common.
+    # A table may give the common prefix of all names in its heading.
     for start, rows in re.findall(r"^\| config, `(\w+)…`(.*?)\n\n", text, re.M | re.S):
         for name in re.findall(r"^\| `(\w+)`", rows, re.M):
             assert f"{start}{name}.cfg" in there, name
@@ -381,7 +389,7 @@ WITH_RUNS = [p for p in PAGES if any(b.run for b in pages.blocks(p))]
 @pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_RUNS, ids=lambda page: page.name)
 def test_the_commands_run(page: Path, tmp_path: Path) -> None:
-    """Those that the page marks, one after another, in a directory with the configs."""
+    """The commands that the page marks run one after another, in a directory with the configs."""
     (tmp_path / "configs").symlink_to(ROOT / "configs", target_is_directory=True)
     printed = ""
     for block in pages.blocks(page):
@@ -398,7 +406,7 @@ def test_the_commands_run(page: Path, tmp_path: Path) -> None:
             assert done.returncode == 0, f"{words}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
             printed = done.stdout
     if page.name == "index.md":
-        # What the page says of the last command: digits under their operator, and the value.
+        # The last command prints what the page says: digits under their operator, and the value.
         assert re.search(r"[│|]  \S+ 9 ", printed), printed
         assert re.search(r"[│|]  \S+ 4 ", printed) and "categories: 4 " in printed, printed
 
@@ -451,7 +459,7 @@ def test_configs_of_what_there_is_not_are_refused(config: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_table_has_a_head(page: Path) -> None:
-    """A row after a blank line, as an edit may leave it, would be shown as text."""
+    """A row after a blank line, which an edit may leave, would be shown as text."""
     lines = pages.FENCE.sub("", page.read_text(encoding="utf8")).splitlines()
     rows = [i for i, line in enumerate(lines) if line.startswith("|")]
     first = [i for i in rows if not lines[i - 1].startswith("|")]

@@ -1,4 +1,4 @@
-"""The table of parsers is made of what was kept; what they reach is not tested."""
+"""The table of parsers is written from the stored runs. Measured figures are not tested."""
 
 import time
 

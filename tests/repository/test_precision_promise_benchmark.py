@@ -1,4 +1,4 @@
-"""The program that measures how often a promised precision is kept."""
+"""The program that measures how often a promised precision is kept, on simulated predictions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def test_promises_are_counted_in_both_ways_and_make_the_table() -> None:
     for way in (program.HALVES, program.DRAWS):
         assert set(rows[way]) == {"0.6 0.9", "0.6 point", "0.99 0.9", "0.99 point"}
         assert all(0 <= row["kept"] <= row["made"] <= 4 for row in rows[way].values())
-        # All entities together have the lower precision, and no texts support the higher one.
+        # All entities together have the lower precision. No threshold reaches the higher one with
+        # this confidence.
         assert rows[way]["0.6 0.9"] == {"made": 4, "kept": 4, "share": 4.0}
         assert rows[way]["0.99 0.9"]["made"] == 0
     told = {"date": "day", "torch": "2", "model": "a", "texts": 200, "entities": 400, "times": 4}
@@ -44,6 +45,6 @@ def test_the_precision_may_be_that_of_other_texts_and_draws_have_any_number() ->
     for way in (program.HALVES, program.DRAWS):
         assert rows[way]["0.9 0.9"]["made"] == 3 and rows[way]["0.9 0.9"]["kept"] == 0
     rows = program.measured(right, 200, **settings, drawn=20)
-    # Of a half some promise is made, of so few texts none.
+    # Half of the texts support a promise, but 20 texts do not.
     assert rows[program.HALVES]["0.9 0.9"]["made"] == 3
     assert rows[program.DRAWS]["0.9 0.9"]["made"] == 0

@@ -1,4 +1,4 @@
-"""Files beside the package, for releases, citations and contributors, agree with it."""
+"""The files for releases, citations and contributors agree with the package."""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ def test_the_oldest_versions_are_those_of_the_setup() -> None:
         assert wanted in text(name), name
 
 
-# ---------------------------------------------------------------- files for others
+# ---------------------------------------------------------------- workflows, citation, changelog
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
 def test_workflows_run_what_the_pages_say(workflow: Path) -> None:
-    """Nothing that one could not run by hand."""
+    """Each command of a workflow stands on a page, so that contributors can run it by hand."""
     known = [
         words
         for page in PAGES
@@ -130,7 +130,7 @@ def test_workflows_are_workflows(workflow: Path) -> None:
         assert {"runs-on", "steps"} <= set(job), name
         for step in job["steps"]:
             assert ("uses" in step) != ("run" in step), step
-            # Text that others may write (titles, branches) never goes into a shell's line.
+            # An expression in a shell command could insert text of strangers: titles, branches.
             assert "${{" not in step.get("run", ""), step
 
 
@@ -144,7 +144,7 @@ def test_hooks_are_those_of_the_makefile() -> None:
 
 def test_the_citation_is_whole() -> None:
     citation = srsly.read_yaml(ROOT / "CITATION.cff")
-    # Required by the format, version 1.2.0.
+    # Version 1.2.0 of the format requires these.
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
     assert citation["cff-version"] == "1.2.0" and citation["type"] == "software"
     own = setup()["metadata"]
@@ -157,7 +157,7 @@ def test_the_changelog_has_its_form() -> None:
     assert re.findall(r"^## (.*)$", changes, re.M)[0] == "[Unreleased]"
     kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
     assert set(re.findall(r"^### (.*)$", changes, re.M)) <= kinds
-    # Each name with a later version is told.
+    # The changelog mentions each registered name that has a version above 1.
     later = set(re.findall(r"spacy-latent\.(\w+\.v(?!1\b)\d+) =", text("setup.cfg")))
     assert later and all(f"`{name}`" in changes for name in later)
 

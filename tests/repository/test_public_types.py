@@ -1,4 +1,4 @@
-"""Types of the public interface: ``Any`` only if no type could be named."""
+"""The public interface has ``Any`` only if no type can be named."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# Modules of components beside those that the page names: their methods are public, too.
+# Modules of components that docs/stability.md does not name. Their methods are public as well.
 COMPONENTS = (
     "crf_ner",
     "latent_parser",
@@ -18,7 +18,7 @@ COMPONENTS = (
 )
 A_FLOOR_ABOVE = "of a floor above, which kinds may not name"
 LENGTH = "an int, or one for each axis: each set takes its own, which mypy lets a subclass narrow"
-# With what stands in the way of a type.
+# Names that may have Any, with the reason.
 LEFT = {
     "spacy_latent.kinds.INHERITED": "stands where a field of any type does",
     "spacy_latent.kinds.complete_kind": "the fields of Kind by name",
@@ -39,8 +39,10 @@ LEFT = {
 
 
 def public_modules() -> list[Path]:
-    """Modules that the page names, with all modules inside of packages, and the modules of all
-    structures, estimators and components.
+    """Return the files of all public modules.
+
+    These are the modules that docs/stability.md names, all modules of the packages that it names,
+    and the modules of structures, estimators and components.
     """
     page = (ROOT / "docs" / "stability.md").read_text(encoding="utf8").split("## Not public")[0]
     places = {ROOT / name.replace(".", "/") for name in re.findall(r"`(spacy_latent[\w.]+)`", page)}
@@ -61,12 +63,12 @@ def _public(name: str) -> bool:
 
 
 def _has_any(nodes: Iterable[ast.expr | None]) -> bool:
-    """Written out as in a string."""
+    """Return whether an annotation has ``Any``, also inside of a string."""
     return any(node is not None and re.search(r"\bAny\b", ast.unparse(node)) for node in nodes)
 
 
 def with_any(node: ast.Module | ast.ClassDef, above: str) -> Iterator[str]:
-    """Names of functions, methods, attributes and aliases whose types hold ``Any``."""
+    """Yield the names of functions, methods, attributes and aliases whose types have ``Any``."""
     for each in node.body:
         if isinstance(each, ast.ClassDef) and _public(each.name):
             yield from with_any(each, f"{above}.{each.name}")

@@ -1,4 +1,4 @@
-"""The examples of the README are true of the package."""
+"""The examples of the README agree with the package."""
 
 import re
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_the_lines_are_what_the_command_adds():
     base = filled(init_config(lang="en", pipeline=["textcat"]))
     made = filled(with_refusal(with_structure(base, [], "spanning-tree", "marginals")))
     shown = load_model_from_config(Config().from_str(HEAD + block), auto_fill=True).config
-    # Both with their defaults: what is left out has these.
+    # Both configs have been filled with defaults, which the README leaves out.
     assert made["components"].pop("textcat") == shown["components"]["textcat"]
     base["components"].pop("textcat")
     made["nlp"].pop("after_pipeline_creation")

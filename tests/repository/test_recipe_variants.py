@@ -1,4 +1,4 @@
-"""Variants of recipes: whole configs by what they change."""
+"""Variants of recipes: configs that are a base config and its changes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_variant_is_its_base_with_its_changes(folder: Path) -> None:
     assert made["components"]["tagger"]["model"] == {"@architectures": "other", "depth": 3}
     assert made["nlp"] == Config().from_str(BASE)["nlp"]
     assert recipes.path_of("first", folder / "written", folder) == folder / "first.cfg"
-    # Bases are as they were.
+    # The changes do not modify the base configs.
     assert recipes.load("first", folder)["components"]["tagger"]["model"]["width"] == 8
     assert recipes.load("second", folder)["components"]["tagger"]["model"]["depth"] == 2
 

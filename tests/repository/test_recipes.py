@@ -1,5 +1,4 @@
-"""Every method that is registered has a config, and every config trains and has a row in a table of
-what configs learn: none can be forgotten."""
+"""Every registered method has a config. Every config trains, and has a row of measured figures."""
 
 from __future__ import annotations
 
@@ -28,15 +27,15 @@ from spacy_latent.pipeline.unreached_stages import CALLBACK
 from tests.pipeline.small_pipelines import copied_weights, moved, weights_of
 from tests.repository.recipes import RECIPES, recipe
 
-# Those with corpora or weights of their own, which tests/cli/test_spacy_commands.py and
-# tests/pipeline/test_transformer_recipes.py train.
+# Recipes that need their own corpora or weights. tests/cli/test_spacy_commands.py and
+# tests/pipeline/test_transformer_recipes.py train them.
 TRAINED_ELSEWHERE = re.compile(r"^(listops|demo)(_|$)|_transformer|_encoder$")
-# Those over a trained parser, which tests/pipeline/test_given_tree_recipes.py makes and trains.
+# Recipes over a trained parser. tests/pipeline/test_given_tree_recipes.py trains the parser, too.
 OVER_A_PARSER = [path for path in RECIPES if "parser" in load_config(path)["paths"]]
 
 
 def names_in(block: Any) -> Iterator[str]:
-    """Names of registered functions, at any depth."""
+    """Yield the names of registered functions in a block, at any depth."""
     for key, value in block.items():
         if isinstance(value, dict):
             yield from names_in(value)
@@ -45,12 +44,12 @@ def names_in(block: Any) -> Iterator[str]:
 
 
 def method(name: str) -> str:
-    """A later version takes the place of an earlier one."""
+    """Return a registered name without its version, so that one version stands for all."""
     return name.rpartition(".v")[0]
 
 
 def test_every_method_has_a_config() -> None:
-    """Structures, estimators, scorers, composers and what they are made of."""
+    """Methods are structures, estimators, scorers, composers and their registered settings."""
     known = [point.name for point in entry_points(group="spacy_misc")]
     ours = {method(name) for name in known if name.startswith("spacy-latent.")}
     assert len(ours) > 80
@@ -59,8 +58,9 @@ def test_every_method_has_a_config() -> None:
 
 
 def test_every_config_has_a_row() -> None:
-    """The row is of a training with the present config: ``python -m benchmarks learning GROUP
-    --only CONFIG`` makes one.
+    """The row comes from a training with the present config.
+
+    ``python -m benchmarks learning GROUP --only CONFIG`` makes one.
     """
     entries = {entry for group in GROUPS.values() for entry in group.entries}
     rows = {entry.config for entry in entries if rows_of(entry)}
@@ -115,14 +115,16 @@ def test_a_setting_that_was_added_later_makes_no_other_config_unless_it_is_used(
     assert digests[0] == digests[1] != digests[2]
 
 
-# ---------------------------------------------------------------- steps of each
+# ---------------------------------------------------------------- training steps of each config
 
 MOST_STEPS = 4
 
 
 def example(nlp: Language, label: str, first: str, second: str) -> Example:
-    """With all kinds of annotation: a pair of texts, each with a noun phrase and an entity, and one
-    tree."""
+    """Return an example of a pair of texts, with every kind of annotation that a recipe may need.
+
+    Each text has an entity and a noun phrase, and one tree spans both. Words have tags and lemmas.
+    """
     words = first.split() + second.split()
     starts = [0, len(first.split())]
     reference = Doc(
@@ -145,8 +147,10 @@ def example(nlp: Language, label: str, first: str, second: str) -> Example:
 
 
 def small(path: Path) -> dict[str, Any]:
-    """With few rows in its tables and no exceptions of a language in its tokenizer, which are what
-    takes time."""
+    """Return overrides of a config that make its pipeline fast to create.
+
+    Embedding tables have few rows, and the tokenizer has no exceptions of a language.
+    """
 
     def overrides(block: dict[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
         for key, value in block.items():
@@ -164,7 +168,7 @@ def small(path: Path) -> dict[str, Any]:
 
 
 def unmoved(nlp: Language, before: dict[str, dict[str, np.ndarray]]) -> list[str]:
-    """Components that have the weights that they had."""
+    """Return the names of components whose weights have not changed."""
     return [name for name, own in before.items() if not moved(own, nlp.get_pipe(name).model)]  # type: ignore[attr-defined]
 
 
@@ -191,8 +195,8 @@ def test_each_config_is_whole_and_trains(path: Path) -> None:
     nlp.initialize(lambda: examples)
     assert not [one.text for one in find_traps(nlp) if one.level != "note"]
     before = {name: copied_weights(pipe.model) for name, pipe in nlp.pipeline}  # type: ignore[attr-defined]
-    # The first rate may be zero; then the gradient below a layer that still is; and what an encoder
-    # is shared for reaches it a step late.
+    # Some weights move late: the first learning rate may be zero, layers that begin at zero pass no
+    # gradient in the first step, and listeners reach a shared encoder one step late.
     for step in range(MOST_STEPS):
         losses = nlp.update(examples, sgd=training["optimizer"])
         training["optimizer"].step_schedules()

@@ -1,4 +1,4 @@
-"""The entries of the reference are what the docstrings say. Building the site checks its links."""
+"""The reference has an entry for each registered name. Building the site checks its links."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_every_registered_name_has_one_entry(reference: str) -> None:
 
 
 def test_other_pages_link_to_sections_that_it_has(reference: str) -> None:
-    """The names of sections that a link has after its #."""
+    """The section after the # of each link to the reference exists."""
     sections = {
         title.lower().replace(" ", "-") for title in re.findall(r"^## (.*)$", reference, re.M)
     }
@@ -57,7 +57,7 @@ def test_what_a_line_of_prose_begins_with_is_no_setting() -> None:
 
 
 def test_every_setting_has_a_word_about_it(reference: str) -> None:
-    """A name in a signature that the text below it does not have."""
+    """The text of an entry mentions each argument in its signature, except the model."""
     missing = []
     for section in reference.split("\n### ")[1:]:
         lines = section.splitlines()

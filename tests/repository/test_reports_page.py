@@ -1,4 +1,4 @@
-"""The options that the table of docs/reports.md lists exist."""
+"""The options in the table of docs/reports.md exist."""
 
 import re
 from pathlib import Path

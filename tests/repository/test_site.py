@@ -1,4 +1,4 @@
-"""The site of the documentation is built without a warning and fetches nothing."""
+"""The site of the documentation is built without a warning, and loads nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 from tests.visualize.browser import chromium
 
 ROOT = Path(__file__).parents[2]
-# Resources that a browser loads by itself, as opposed to links that a reader may follow.
+# Resources of other hosts that a browser loads, as opposed to links that a reader may follow.
 LOADED = re.compile(
     r"<(?:script|img|iframe|source|link(?![^>]*rel=\"?(?:canonical|next|prev)))[^>]*"
     r"(?:src|href)=\"?(?:https?:)?//[^\">\s]+"
 )
-# Those with the widest tables and pictures.
+# The pages with the widest tables and pictures.
 NARROW = (
     "index.html",
     "choosing.html",
@@ -41,7 +41,7 @@ return [...document.querySelectorAll('.md-content td code')]
   .filter(node => !/[\\s.,=:()-]/.test(node.textContent) && node.getClientRects().length > 1)
   .map(node => node.textContent);
 """
-# Pictures that are too small to read their labels, and boxes wider than the page.
+# Pictures that are scaled down until their labels cannot be read, and boxes wider than the page.
 SMALL = """
 return [...document.querySelectorAll('.picture')].filter(box => {
   const image = box.querySelector('img'), shown = image.getBoundingClientRect().width;
@@ -79,24 +79,26 @@ def test_the_site_is_whole_and_needs_no_other(tmp_path: Path) -> None:
         found = re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//[^\"')]+", sheet.read_text())
         assert not found, sheet.name
     assert not list(tmp_path.rglob("*.py"))
-    # Rows of tables are cards on a narrow screen: every cell says its column.
+    # On a narrow screen a row of a table becomes a card, for which each cell needs its column.
     for page in pages:
         cells = re.findall(r"<td[^>]*>", page.read_text(encoding="utf8").split("<article", 1)[-1])
         assert all("data-column=" in cell for cell in cells), page.name
     assert 'id="crf_ner"' in (tmp_path / "reference.html").read_text(encoding="utf8")
     assert "<svg" in (tmp_path / "notebook_listops.html").read_text(encoding="utf8")
-    # Labels of pictures are small on a narrow screen: each picture leads to itself alone.
+    # Labels of a picture are small on a narrow screen, so it links to its own file.
     drawn = (tmp_path / "results_parsing.html").read_text(encoding="utf8")
     assert '<a href="images/learning_parsers.svg"><img' in drawn
-    # A code block in a list does not begin its numbers anew.
+    # A code block inside of a list does not restart its numbers.
     for page in ("english.html", "releasing.html"):
         assert (tmp_path / page).read_text(encoding="utf8").count("<ol>") == 1, page
     check_narrow(tmp_path)
 
 
 def check_narrow(site: Path) -> None:
-    """At 400 pixels nothing but code is out of sight, and no name in a table is broken. This needs
-    a browser.
+    """Check pages in a browser of 400 pixels width, if one is installed.
+
+    Nothing except code is cut off, no name in a table is broken across lines, and labels of
+    pictures can be read. Colours follow the scheme of the system.
     """
     binary = shutil.which("chromium"), shutil.which("chromedriver")
     if None in binary or importlib.util.find_spec("selenium") is None:
@@ -111,7 +113,7 @@ def check_narrow(site: Path) -> None:
             assert driver.execute_script(BROKEN) == [], page
             assert driver.execute_script(SMALL) == [], page
             assert driver.execute_script(TWICE) == [], page
-        # A second visit follows the system, too, if nothing was chosen.
+        # A later visit follows the system as well, since the reader has not chosen a scheme.
         for scheme, name in (("light", "default"), ("dark", "slate"), ("light", "default")):
             media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
             driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
@@ -136,11 +138,11 @@ def test_names_of_columns_are_those_of_the_head() -> None:
     second = "&quot;c&quot; &lt; d"
     assert columns == [("a b", "1"), (second, "2"), ("a b", "3"), (second, "4")]
     assert re.sub(r' data-column="[^"]*"', "", named) == f"<p>1</p>{table}"
-    # A card has no row above it, from which an empty first cell takes its text.
+    # An empty first cell stands for the cell above it. A card needs that text in an attribute.
     below = site["on_page_content"](table.replace("<td>3</td>", "<td></td>"))
     assert '<td data-above="1" data-column="a b"></td>' in below
     assert "data-above" not in site["on_page_content"](table.replace("<td>4</td>", "<td></td>"))
-    # A percentage stays on one line, and so does a deviation.
+    # In a table, a percentage or a deviation stays on one line.
     of_percent = site["on_page_content"](f"<p>4 %</p>{table.replace('>1<', '>4.1 %<')}")
     assert ">4.1&nbsp;%</td>" in of_percent and "<p>4 %</p>" in of_percent
     deviating = site["on_page_content"](table.replace(">1<", ">4 ± 1<"))
@@ -157,7 +159,7 @@ def test_a_picture_shrinks_as_long_as_its_labels_can_be_read() -> None:
     width, least = float(found[1]), re.findall(r"min-width:(\d+)px", shown)
     smallest = min(float(size) for size in re.findall(r' font-size="([\d.]+)"', drawn))
     assert len(least) == 1 and smallest * float(least[0]) / width == pytest.approx(9, abs=0.05)
-    # One for each scheme, and one that is not there.
+    # Pictures of each colour scheme have a least width, but a missing file has none.
     for place in ("images/report.png#only-light", "images/report_dark.png#only-dark"):
         assert "min-width:700px" in site["on_page_content"](f'<img alt="a" src="{place}">')
     assert "min-width" not in site["on_page_content"]('<img alt="a" src="images/none.svg">')

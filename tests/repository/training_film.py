@@ -1,6 +1,6 @@
-"""The picture ``docs/images/training_film.svg``: the tree of one expression, as it is learned.
+"""Write ``docs/images/training_film.svg``, in which the tree of one expression is learned.
 
-Trains ``configs/demo.cfg`` on the corpus of ``make demo``, with a logger that draws.
+This trains ``configs/demo.cfg`` on the corpus of ``make demo``, with a logger that draws.
 
 python -m tests.repository.training_film
 """
@@ -27,7 +27,7 @@ def main() -> None:
         place = Path(name)
         config = load_config(ROOT / "configs" / "demo.cfg", interpolate=False)
         config["training"]["eval_frequency"] = config["training"]["max_steps"] // (FRAMES - 1)
-        # Its scores are not shown.
+        # A small development set suffices, since its scores are not shown.
         config["corpora"]["dev"]["limit"] = 200
         config["training"]["logger"] = {
             "@loggers": "spacy-latent.StructureLogger.v1",

@@ -1,4 +1,4 @@
-"""Each check of the kit finds the mistake that it is there for, and says where it is."""
+"""Each check of estimators detects a class with the corresponding mistake, and says where it is."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ PROBLEMS = [
 
 
 class Own(Estimator):
-    """An estimator as an author would write it: the best structure, and the gradient passed on to
-    the scores.
-    """
+    """A correct estimator of an extension: the MAP structure with a straight-through gradient."""
 
     hard = True
 
@@ -52,7 +50,7 @@ class TakesAll(Marginals):
 
 
 class Changed(Own):
-    """The same with other scores, or with another result."""
+    """A base of incorrect estimators, which change the scores or the result of Own."""
 
     def before(self, structure: Structure, scores: Tensor) -> Tensor:
         return scores
@@ -82,7 +80,7 @@ class SaysHard(Marginals):
 
 
 class Leaks(Own):
-    """The gradient of padding, as it is."""
+    """Passes on the gradient of padding, which should be 0."""
 
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
@@ -132,14 +130,14 @@ class InPlace(Changed):
 
 
 class AsksMore(StraightThrough):
-    """With marginals backward, and without saying so."""
+    """Uses marginals in the backward pass, but declares that MAP is all it needs."""
 
     def needed(self) -> frozenset[str]:
         return frozenset({"map"})
 
 
 class Counting(Changed, nn.Module):
-    """Counts its calls, and gives the count to its copies."""
+    """Counts its calls in a buffer, which copies of the estimator inherit."""
 
     def __init__(self) -> None:
         nn.Module.__init__(self)
@@ -169,7 +167,7 @@ class Doubled(Marginals):
 
 
 class OfTheSupport(SparseMAP):
-    """If structures tie, its gradient belongs to the weights of the present support."""
+    """Has the gradient of the present support's weights, which is wrong if structures tie."""
 
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
@@ -191,7 +189,7 @@ class Biased(ScoreFunction):
 
 
 class DrawsAnother(ScoreFunction):
-    """From all structures alike, while it inherits that they are what is drawn from."""
+    """Draws all structures with equal probability, but inherits ``posterior = "scores"``."""
 
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool

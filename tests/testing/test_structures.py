@@ -1,4 +1,4 @@
-"""Each check of the kit finds the mistake that it is there for, and says where it is."""
+"""Each check of structures detects a class with the corresponding mistake, and says where it is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.structures.contracts import budget_trees, chains, monotone, subsets
 
 
 class Runs(Structure):
-    """The example of the page for authors: runs of two items, given only the best."""
+    """A correct structure, as in docs/extending.md: runs of two items, with a MAP oracle alone."""
 
     part_axes = 1
 
@@ -64,7 +64,7 @@ class SecondBest(Runs):
 
 
 class Clamped(Runs):
-    """Takes all large scores for equally large."""
+    """Clamps scores, so that all large scores tie."""
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         lowest = scores.masked_fill(scores.isneginf(), 0.0).clamp(-1e6, 0.0)
@@ -72,7 +72,7 @@ class Clamped(Runs):
 
 
 class Reaching(Runs):
-    """Chooses an item that is none."""
+    """Chooses an item of the padding."""
 
     def map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         z = super().map(scores, lengths)
@@ -138,7 +138,7 @@ class Exclusive(Runs):
 
 
 class Fewer(Runs):
-    """Denies that the last item is a part."""
+    """Has a mask of parts without the last item."""
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
         return super().part_mask(scores, lengths - 1)
@@ -161,7 +161,7 @@ class Repeats(Runs):
 
 
 class Shuffled(Runs):
-    """The best structures are right, but have the scores of others."""
+    """Returns the right k structures, in another order than their scores."""
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         best = super().top_k(scores, lengths, k)
@@ -177,7 +177,7 @@ class Approximate(Runs):
 
 
 class Doubled(Runs):
-    """The gradient of SparseMAP is twice what it should be."""
+    """The gradient of SparseMAP is twice too large."""
 
     def sparsemap(self, scores: Tensor, *arguments: Any) -> SparseSolution:
         twice = torch.where(scores.isfinite(), 2 * scores - scores.detach(), scores)
@@ -185,7 +185,7 @@ class Doubled(Runs):
 
 
 class OfTheSupport(LinearChain):
-    """The gradient of SparseMAP belongs to the weights of the present support."""
+    """SparseMAP has the gradient of the present support's weights, which is wrong at ties."""
 
     def sparsemap(self, scores: Tensor, *arguments: Any) -> SparseSolution:
         found = super().sparsemap(scores, *arguments)
@@ -195,7 +195,7 @@ class OfTheSupport(LinearChain):
 
 
 class RepeatsTies(Runs):
-    """Takes structures of the same score for the same."""
+    """Repeats a structure in place of another one with the same score."""
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         best = super().top_k(scores, lengths, k)
@@ -207,7 +207,7 @@ class RepeatsTies(Runs):
 
 
 class BesideTies(Runs):
-    """Chooses two items in place of a run if all scores are equal."""
+    """Returns two separate items, which are no run, if all scores are equal."""
 
     def map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         z = super().map(scores, lengths)
@@ -219,7 +219,7 @@ class BesideTies(Runs):
 
 
 class Silent(Runs):
-    """Refuses in words that do not help."""
+    """Refuses an operation with an error that has no message."""
 
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
         raise NotImplementedError
@@ -273,7 +273,7 @@ class Widened(KOfN):
 
 
 class SplitAfterRounding(KOfN):
-    """The shares of its items do not sum to k in half precision."""
+    """Decomposes a mean that was rounded to half precision, so that atoms are not in the set."""
 
     def sparsemap(self, scores: Tensor, *arguments: Any) -> SparseSolution:
         found = super().sparsemap(scores, *arguments)
@@ -302,14 +302,14 @@ class Uniform(KOfN):
 
 
 class Heedless(KOfN):
-    """Takes no heed of the generator."""
+    """Ignores the generator."""
 
     def _sample(self, scores: Tensor, lengths: Tensor, number: int, generator: Any) -> Tensor:
         return super()._sample(scores, lengths, number, None)
 
 
 class Reseeded(KOfN):
-    """Begins at the same seed in each call without a generator."""
+    """Starts from the same seed in each call without a generator."""
 
     def _sample(self, scores: Tensor, lengths: Tensor, number: int, generator: Any) -> Tensor:
         own = generator or torch.Generator().manual_seed(torch.initial_seed() % 2**31)
@@ -317,7 +317,7 @@ class Reseeded(KOfN):
 
 
 class DisturbsOthers(KOfN):
-    """Draws a number of torch's default generator, although one is given."""
+    """Draws a number from torch's default generator, although another generator is given."""
 
     def _sample(self, *arguments: Any) -> Tensor:
         torch.rand(())
@@ -325,7 +325,7 @@ class DisturbsOthers(KOfN):
 
 
 class SameForAllItems(KOfN):
-    """All items are drawn with the same numbers."""
+    """Draws all items of a batch with the same random numbers."""
 
     def _sample(self, scores: Tensor, lengths: Tensor, number: int, generator: Any) -> Tensor:
         seed = int(torch.randint(2**31, (), generator=generator))
@@ -339,7 +339,7 @@ class SameForAllItems(KOfN):
 
 
 class InPairs(KOfN):
-    """Each draw is given twice."""
+    """Returns each draw twice."""
 
     def _sample(self, scores: Tensor, lengths: Tensor, number: int, generator: Any) -> Tensor:
         drawn = super()._sample(scores, lengths, (number + 1) // 2, generator)
@@ -347,7 +347,7 @@ class InPairs(KOfN):
 
 
 class Attached(KOfN):
-    """Samples have the gradient of the marginals."""
+    """Samples carry the gradient of the marginals."""
 
     def sample(self, scores: Tensor, lengths: Tensor, *arguments: Any) -> Tensor:
         soft = self.marginals(scores, lengths)
@@ -356,7 +356,7 @@ class Attached(KOfN):
 
 
 class Scaled(KOfN):
-    """The gradient of scores of structures is too large by a hundredth."""
+    """The gradient of log_potential is too large by one percent."""
 
     def log_potential(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         more = 1.01 * scores - 0.01 * scores.detach()
@@ -364,7 +364,7 @@ class Scaled(KOfN):
 
 
 class OnceDifferentiable(KOfN):
-    """The gradient of its log-partition is a constant for torch."""
+    """The gradient of its log-partition is a constant, without a gradient of its own."""
 
     def log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
         total = super().log_partition(scores, lengths)
@@ -376,7 +376,7 @@ class OnceDifferentiable(KOfN):
 
 
 class Remembers(Runs):
-    """Gives the last result again for the same tensor."""
+    """Returns its last result again if the same tensor is given."""
 
     last: tuple[Tensor | None, Tensor | None] = (None, None)
 
@@ -389,7 +389,7 @@ class Remembers(Runs):
 
 
 class Reuses(Runs):
-    """Writes all results of a shape into one tensor."""
+    """Writes all results of the same shape into one tensor."""
 
     results: ClassVar[dict[Any, Tensor]] = {}
 
@@ -400,7 +400,7 @@ class Reuses(Runs):
 
 
 class Overflows(KOfN):
-    """Sums exponentials in single precision."""
+    """Overflows like a sum of exponentials, except in double precision."""
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
         found = super()._marginals(scores, lengths)
@@ -429,28 +429,28 @@ class Unsmooth(MonotoneAlignment):
 
 
 class BelowTheBest(BudgetTree):
-    """A relaxation that is none."""
+    """Returns the relaxation for the negated scores."""
 
     def sparsemap(self, scores: Tensor, *arguments: Any) -> SparseSolution:
         return super().sparsemap(-scores, *arguments)
 
 
 class Deaf(LinearChain):
-    """Passes over what it cannot do, and what is no number."""
+    """Accepts NaN and infeasible scores without an error."""
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         return super()._map(scores.nan_to_num(0.0), lengths)
 
 
 class Hopeful(Runs):
-    """Gives a result if no structure is left."""
+    """Returns a result if the scores of all structures are -inf."""
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         return super()._map(scores.clamp_min(-1e9), lengths)
 
 
 class WrongTraces(KOfN):
-    """Takes traces for less probable the higher scores are."""
+    """Subtracts positive scores from the log-probabilities of traces."""
 
     def _sample_trace(self, scores: Tensor, *arguments: Any) -> Traces:
         found = super()._sample_trace(scores, *arguments)
@@ -465,7 +465,7 @@ class TracesNotDrawnAgain(KOfN):
 
 
 class TracesThatHardlyMove(KOfN):
-    """The redrawn values move with the scores by half."""
+    """The gradient of the redrawn values is half as large as it should be."""
 
     def _reparameterize_trace(self, scores: Tensor, lengths: Tensor) -> ReparameterizedTrace:
         found = super()._reparameterize_trace(scores, lengths)

@@ -1,4 +1,4 @@
-"""A headless Chromium for tests of pages, which skip if there is none."""
+"""A headless Chromium for tests of pages. Tests that need it are skipped if there is none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ FLAGS = (
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[Any]:
-    """A driver that takes note of console messages and of requests. profile: an empty directory."""
+    """Yield a driver that logs console messages and requests, or skip the test.
+
+    Args:
+        profile: an empty directory.
+    """
     webdriver = pytest.importorskip("selenium.webdriver")
     service = pytest.importorskip("selenium.webdriver.chrome.service")
     binary, driver_path = shutil.which("chromium"), shutil.which("chromedriver")
@@ -45,7 +49,7 @@ def chromium(profile: Path) -> Iterator[Any]:
 
 
 def requests(driver: Any) -> list[str]:
-    """Addresses of all that pages asked for since the last call; not of the browser's own tabs."""
+    """Return the addresses that pages have requested since the last call."""
     import json
 
     found = []
@@ -53,26 +57,29 @@ def requests(driver: Any) -> list[str]:
         message = json.loads(entry["message"])["message"]
         asked = message["params"]
         if message["method"] == "Network.requestWillBeSent":
-            # The tab that the browser opens with asks for files of the browser's own.
+            # The tab that the browser opens first requests internal files.
             if not asked.get("documentURL", "").startswith("chrome"):
                 found.append(asked["request"]["url"])
     return found
 
 
 def script(driver: Any, code: str) -> Any:
-    """The value of an expression on the page."""
+    """Evaluate a JavaScript expression on the page."""
     return driver.execute_script(f"return {code}")
 
 
 def texts_of(driver: Any, selector: str) -> list[str]:
-    """The text of each node that a selector finds."""
+    """Return the text of each node that a selector matches."""
     nodes = f"[...document.querySelectorAll({selector!r})]"
     found: list[str] = script(driver, f"{nodes}.map(node => node.textContent)")
     return found
 
 
 def wait_for(found: Callable[[], Any], seconds: int = 60) -> Any:
-    """Only what has gone wrong takes as long, on a busy machine as well."""
+    """Wait until a function returns a true value, and return it.
+
+    The default limit is for busy machines: only a failure takes so long.
+    """
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if value := found():

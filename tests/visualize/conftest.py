@@ -10,6 +10,6 @@ from tests.visualize.browser import chromium
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A browser, whose tests are skipped where there is none."""
+    """A browser. Tests that use it are skipped if none is installed."""
     with chromium(tmp_path_factory.mktemp("profile")) as found:
         yield found

@@ -1,4 +1,4 @@
-"""Docs with every kind of structure on them, and text that tries to do harm."""
+"""Docs with structures of every kind, and texts that try to inject code."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def annotated(
 
 
 def every_kind(words: Sequence[str], lang: str = "xx") -> dict[str, Doc]:
-    """By the kind: a doc of these words with probabilities and two alternatives."""
+    """Return a doc for each kind of parts, with probabilities and two alternatives."""
     n = len(words)
     other = n // 2
     decoded: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Alignments as lines and as heat maps."""
+"""Alignments are drawn as lines and as heat maps."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_right_to_left(style):
 
 
 def squares(lang: str) -> list[float]:
-    """Left edges of the cells of the first and the third column."""
+    """Return the left edges of a cell in the first column and of one in the third."""
     found = cells(render(aligned(lang), style="heatmap", jupyter=False))
     return [float(found[title][1].get("x", 0)) for title in ("a ~ x (0.90)", "b ~ z (0.60)")]
 

@@ -1,4 +1,4 @@
-"""Spans and segments as brackets below the words."""
+"""Spans and segments are drawn as brackets below the words."""
 
 from __future__ import annotations
 

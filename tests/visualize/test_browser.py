@@ -1,4 +1,4 @@
-"""Pages in a browser: nothing runs, words do not overlap. Skipped if there is no Chromium."""
+"""Texts run no code in a browser, and words do not overlap. Skipped if there is no Chromium."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.visualize.browser import FLAGS, chromium
 from tests.visualize.structures import INJECTIONS, annotated, every_kind
 
 CHROMIUM = shutil.which("chromium")
-# Before the page: what would run is noted. After it: what is there is measured.
+# BEFORE precedes the page and counts calls of alert(). AFTER follows it and measures the drawings.
 BEFORE = "<script>var ran=0;window.alert=function(){ran+=1}</script>"
-# Two texts overlap if each reaches into the other in width, and by half of the lower in height.
+# Two texts overlap if their boxes intersect in width, and by half of the lower box in height.
 AFTER = """<script>
 function overlaps(svg, kind) {
   var boxes = [], found = [];
@@ -74,7 +74,8 @@ def test_nothing_runs_and_words_do_not_overlap(tmp_path):
     found = opened(render(docs, page=True, jupyter=False), tmp_path)
     assert found["ran"] == 0 and found["words"] == []
     assert found["pictures"] == 6 + 2 * len(SENTENCES) + 2
-    # Long sentences scroll in their boxes, and longer ones go on below; the page does not scroll.
+    # Long sentences scroll inside of their boxes, and longer ones are folded. The page itself does
+    # not scroll sideways.
     assert found["across"] <= 1200
     assert found["background"] == "rgb(255, 255, 255)"
 
@@ -82,7 +83,7 @@ def test_nothing_runs_and_words_do_not_overlap(tmp_path):
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 @pytest.mark.parametrize("compact", [False, True])
 def test_neither_words_nor_labels_overlap_in_any_drawing(tmp_path, compact):
-    """Whatever fonts there are, and for what has none: a browser draws boxes then."""
+    """This holds with any installed fonts, and for characters without a font, drawn as boxes."""
     drawn = []
     for lang, words in SENTENCES.items():
         n = len(words)

@@ -1,4 +1,4 @@
-"""Counters as curves under their words."""
+"""The counters of a structure are drawn as curves under its words."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def drawn(kind: str = "heads", lang: str = "xx", **options: Any) -> ElementTree.
 
 
 def curves(root: ElementTree.Element) -> list[tuple[str, np.ndarray]]:
-    """Title and points of each curve."""
+    """Return the title and the points of each curve."""
     found = []
     for group in root.iter(f"{SVG}g"):
         if group.get("class") == "sl-counter":
@@ -46,7 +46,7 @@ def test_a_curve_rises_under_the_words_that_add(kind: str) -> None:
         heights = (points[0, 1] - points[:, 1]) / HEIGHT
         values = np.concatenate([[0.0], COUNTERS[:, k]])
         np.testing.assert_allclose(heights, values / np.ptp(values), atol=0.02)
-        # Each step is under its word.
+        # Each step of a curve is below its word.
         for center, (left, right) in zip(centers, zip(points[:, 0], points[1:, 0])):
             assert left < center < right
     assert two[:, 1].min() - one[:, 1].max() > GAP / 2
@@ -78,7 +78,7 @@ def test_a_constant_counter_and_long_texts() -> None:
     root = ElementTree.fromstring(render_svg(doc, options={"counters": True}))
     ((title, points),) = curves(root)
     assert title == "counter 1: 0.0 to 0.0" and np.ptp(points[:, 1]) == 0.0
-    # Folded, as the words are.
+    # The curve is folded into rows together with the words.
     assert len(list(root.iter(f"{SVG}use"))) >= 1
 
 

@@ -1,4 +1,4 @@
-"""Drawings: inert whatever the text holds, bounded in size, and true to the tree."""
+"""Drawings run no code of the text, have a bounded size, and agree with the structure."""
 
 import re
 from xml.etree import ElementTree
@@ -130,7 +130,7 @@ def test_arcs_with_labels_are_drawn_with_them_and_the_probability_of_both():
     drawn = render(doc)
     assert labels_of(drawn) == ["&lt;obj&gt; 0.45", "nsubj 0.60", "root 1.00"]
     assert "<obj>" not in drawn and "bark → dogs (nsubj 0.60)" in drawn
-    # Each arc once, with the label that is the most probable of its labels.
+    # Each arc is drawn once, with its most probable label.
     assert labels_of(render(doc, options={"threshold": 0.25})) == [
         "&lt;obj&gt; 0.45",
         "nsubj 0.28",
@@ -214,7 +214,7 @@ def test_parts_that_nothing_is_known_of_have_a_row_each():
         assert "1 2 ~ probability (0.30)" in more and "1 2" not in drawn
     hard = render_svg(annotated("parts", [[0, 1]], words=["a", "b"]))
     assert ">chosen<" in hard and "0.9" not in hard
-    # A number that is no token's: a word that is known stands beside its number.
+    # There is no token 99. Then parts are listed by their numbers, with the words of known tokens.
     html = render(annotated("parts", [[0], [99]]), jupyter=False)
     assert "<script" not in html and "0 &lt;script&gt;" in html and "<mark" not in html
     assert "<mark" in render(annotated("parts", [[0], [1]]), jupyter=False)
@@ -297,7 +297,7 @@ def test_entities_and_pairs_in_the_terminal():
 
 @pytest.mark.parametrize("style", [None, "dep"])
 def test_a_page_of_docs_without_structures_is_refused(style):
-    """A pipeline whose structure is inside of another component has such docs."""
+    """Docs have no structures if another component, such as textcat, holds the latent layer."""
     doc = Doc(spacy.blank("en").vocab, words=["a", "b"])
     for draw in (
         lambda: render(doc, style=style, page=True, jupyter=False),

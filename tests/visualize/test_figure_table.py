@@ -1,4 +1,4 @@
-"""Tables above the drawings of a page, and what of ListOps stands in them."""
+"""Tables of figures above the drawings of a page, and their content for ListOps."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_columns_are_depths_with_enough_expressions() -> None:
         ("expressions", ("300", "100", "100", "100")),
     )
     assert [share[0] for share in accuracy.rows[0].shares if share] == [0.7, 0.9, 0.5, 0.4]
-    # The control has no accuracy, and the second pipeline no attachment.
+    # A table has no row for a control without accuracy, or for a pipeline without attachment.
     assert "flat" not in [row.name for row in accuracy.rows]
     assert [row.name for row in attachment.rows] == [NAME, "flat"]
     assert by_depth(figures("test", few=3))[0].above[0] == ("depth", ("2–4", "2", "4"))
@@ -116,7 +116,7 @@ def test_a_page_opens_with_its_tables_and_nothing_in_them_is_markup() -> None:
     assert page.index("<h1") < page.index("<table")
     body = page[page.index("<body") : page.index("</body>") + len("</body>")]
     ElementTree.fromstring(body)
-    # A page of its own with nothing on it is refused if no component has written anything.
+    # An empty annotation suffices for a page. Docs without any are refused.
     write(doc, "x", [])
     assert 'class="sl-figures"' not in render([doc], page=True, jupyter=False)
 

@@ -1,4 +1,4 @@
-"""Films are good XML, show their last frame at rest, and need nothing from anywhere."""
+"""Films are well-formed XML, show their last frame without animation, and load no other files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long sentences: rows that show all of the drawing, once, and none wider than it may be."""
+"""Drawings of long sentences are folded into rows of bounded width that show each part once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from tests.visualize.test_tree_svg import SVG, word_places
 
 
 def rows(markup: str) -> list[tuple[float, float, float]]:
-    """Each row: the piece of the drawing that it shows, from, to; and the start of the row."""
+    """Return three positions for each row.
+
+    They are the start and the end of the piece of the drawing that it shows, and its own start.
+    """
     found = []
     for svg in ElementTree.fromstring(markup).iter(f"{SVG}svg"):
         if svg.get("y") is not None:
@@ -40,7 +43,7 @@ def test_long_sentences_go_on_below(kind: str, lang: str) -> None:
     assert pieces[0][0] == 0.0
     for (_, end), (start, _) in zip(pieces, pieces[1:]):
         assert end == pytest.approx(start, abs=0.1)
-    # A row ends between words, and each word stands in the drawing once.
+    # Rows end between words, and each word occurs once.
     places = word_places(ElementTree.fromstring(svg))
     assert len(places) == len(words)
     for x in places.values():
@@ -61,7 +64,7 @@ def test_shorter_ones_and_one_that_is_wider_than_a_row() -> None:
 @pytest.mark.parametrize("lang", ["en", "he"])
 def test_no_row_ends_within_a_label(lang: str) -> None:
     words = [f"w{i}" for i in range(LONG + 60)]
-    # Every third word is a root, and the head of both words after it.
+    # Every third word is a root, and heads the two words after it.
     heads = [0 if i % 3 == 0 else i - i % 3 + 1 for i in range(len(words))]
     parts = {(head, i): 0.5 for i, head in enumerate(heads, 1)}
     doc = annotated("heads", heads, parts, words=words, lang=lang)

@@ -1,4 +1,4 @@
-"""Whatever the text holds: well-formed, inert, in order."""
+"""The markup of drawings is well-formed, runs no code and keeps the words in order for any text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CASES = [(kind, style) for kind, styles in STYLES.items() for style in styles]
 
 
 class Inspector(HTMLParser):
-    """Collects what a browser would see as elements."""
+    """A parser that collects the elements and attributes that a browser would see."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ def test_drawings_of_displacy_are_inert_too(kind, style):
         assert not seen.tags & {"script", "img", "a", "b", "iframe"} and "日本語" in markup
         assert not [name for name in seen.attributes if name.startswith("on")]
         assert not set("\x00\x1b\x7f\x85\u2028\u202e\u2066\u2069\ufffe\r") & set(markup)
-    # Offsets are those of the text.
+    # The drawn text is as long as the doc's, so that character offsets agree.
     whole = DOCS[kind].text.rstrip()
     for drawing in make_drawings(DOCS[kind]):
         assert len(drawing.get("text", whole).rstrip()) == len(whole)
@@ -147,7 +147,7 @@ def test_wide_scripts_get_more_room():
     assert text_width("日本", 10) > text_width("ab", 10)
     assert text_width("WWW", 10) > text_width("xxx", 10) > usual_width("iii", 10)
     assert text_width("e\u0301", 10) == text_width("é", 10) == text_width("e", 10)
-    # The width that a browser draws for a character that no font has, and a monospace font for all.
+    # Widths allow for boxes in place of characters without a font, and for monospace fonts.
     assert text_width("นี้", 10) >= 18 and text_width("illicit", 10) >= 42
     assert usual_width("illicit", 10) < text_width("illicit", 10)
     assert usual_width("👩\u200d👩\u200d👧", 10) == usual_width("👩", 10) > 10

@@ -1,4 +1,4 @@
-"""displaCy's conventions: page, minify, jupyter, the wrapper, serving, options; and colours."""
+"""Pages follow displaCy: page, minify, jupyter, wrapper, serving, options. Colours are legible."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_page_says_what_is_seen_and_explains_its_lines():
         assert plain.count(sign) == 1
     assert "not in the best structure" in more and "not in the best structure" not in plain
     assert "as in the first" not in more
-    # A page of tags needs no arrows explained.
+    # Tags have no arrows, so their page needs no legend.
     tags = render(annotated("tags", [0, 1], words=["a", "b"]), page=True, jupyter=False)
     assert 'sl-legend"' not in tags
     own = render(doc, page=True, jupyter=False, title="Mine", opening=heading("Mine", "Seen."))
@@ -63,7 +63,7 @@ def test_a_page_says_what_is_seen_and_explains_its_lines():
 
 @pytest.mark.parametrize("light, dark", HOSTS)
 def test_drawings_take_the_scheme_of_the_notebook_around_them(light, dark):
-    """It may differ from the system's."""
+    """The scheme of a notebook may differ from the system's."""
     rules = render(TREE, jupyter=False)
     for host, ink in ((light, palette.COLORS["ink"][0]), (dark, palette.COLORS["ink"][1])):
         (rule,) = re.findall(re.escape(f"{host} .spacy-latent") + r"[^{]*\{([^}]*)\}", rules)
@@ -213,13 +213,13 @@ def test_both_schemes_are_there():
 
 
 def linear(color: str) -> np.ndarray:
-    """Linear light of a colour of sRGB."""
+    """Convert a hexadecimal sRGB colour to linear light."""
     values = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)]) / 255
     return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
 
 
 def contrast(first: str, second: str) -> float:
-    """Contrast ratio of WCAG 2."""
+    """Return the contrast ratio of two colours by WCAG 2."""
     a, b = sorted(float(linear(c) @ [0.2126, 0.7152, 0.0722]) for c in (first, second))
     return (b + 0.05) / (a + 0.05)
 
@@ -233,8 +233,9 @@ def test_text_and_lines_stand_out_from_the_ground(dark):
         assert contrast(colors[name], colors["ground"]) >= 3
 
 
-# Full protanopia, deuteranopia and tritanopia: Machado, Oliveira and Fernandes (2009), table 1,
-# "A Physiologically-based Model for Simulation of Color Vision Deficiency"; in linear light.
+# Matrices in linear light for complete protanopia, deuteranopia and tritanopia: Machado, Oliveira
+# and Fernandes (2009), "A Physiologically-based Model for Simulation of Color Vision Deficiency",
+# table 1.
 DEFICIENCIES = {
     "protanopia": [
         [0.152286, 1.052583, -0.204868],

@@ -1,4 +1,4 @@
-"""The page: complete, inert whatever the texts hold, and of bounded size."""
+"""The page of a report is complete, runs no code of the texts, and has a bounded size."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_other_kinds_and_texts_without_anything() -> None:
     empty = [Example(chosen.make_doc(t), chosen.make_doc(t)) for t in ("", "one")]
     page = render_report(assess(chosen, empty), model="m", corpus="c")
     assert gallery(page)["docs"][0][0] == "" and "no references" in page
-    # Controls of other kinds are not mentioned.
+    # Controls for other kinds of parts are not mentioned.
     assert "1,000 resamples" in page and "left-branching" not in page and "same word" not in page
 
 
@@ -248,7 +248,7 @@ def test_charts() -> None:
         "Scores", [0, 10], {"a": [0.0, 1.0], "<b>": [float("nan"), 2.0], "c": [float("nan")] * 2}
     )
     assert drawn.count("<polyline") == 2 and "&lt;b&gt;" in drawn
-    # A long name is not cut off.
+    # The drawing is wide enough for a long name.
     long = curves("Loss", [0, 1], {"latent_encoder_supervision": [1.0, 0.25]})
     (across,) = re.findall(r'viewBox="0 0 (\d+) ', long)
     (begin,) = re.findall(r'x="(\d+)"[^>]*>latent_encoder_supervision 0.25', long)

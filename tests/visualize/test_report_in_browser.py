@@ -1,4 +1,4 @@
-"""The report opened in a browser: drawn, searched, sorted, zoomed, and quiet."""
+"""A report is drawn, searched, sorted and zoomed in a browser without console messages."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def choose(driver: Any, name: str, value: str, event: str = "change") -> None:
     )
 
 
-# Marks of labels and weights are no words of a drawing.
+# A selector of the words of a drawing, without its labels and weights.
 WORDS = "text:not(.small, .percent)"
 
 
@@ -151,7 +151,7 @@ def test_trap_16_markup_is_inert(driver: Any, opened: Callable[..., Any], nlp: L
         == 0
     )
     texts = texts_of(driver, f".card:first-child svg {WORDS}")
-    # The page shows marks that turn the direction of text as a sign.
+    # The page shows a replacement character for characters that change the direction of text.
     shown = [word.replace("\u202e", "\ufffd") if word.strip() else "␣" for word in NASTY]
     assert texts == shown
     assert driver.get_log("browser") == [] and requests(driver) == [page.as_uri()]

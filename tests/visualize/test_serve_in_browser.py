@@ -1,4 +1,4 @@
-"""The page of ``spacy latent serve`` in a browser, without a mouse but where hovering is asked."""
+"""The page of ``spacy latent serve`` works in a browser, with the keyboard and with a mouse."""
 
 from __future__ import annotations
 
@@ -47,14 +47,17 @@ def look(driver: Any, address: str, width: int = 1280, scheme: str = "light") ->
 
 
 def press(driver: Any, *keys: str) -> None:
-    """On what has the focus."""
+    """Press keys on the focused element."""
     from selenium.webdriver import ActionChains
 
     ActionChains(driver).send_keys(*keys).perform()
 
 
 def go_to(driver: Any, code: str, key: str = "\ue004") -> None:
-    """Press a key until what has the focus is so; 200 times are more than the page has."""
+    """Press a key, by default the tab key, until the focused element satisfies an expression.
+
+    The page has fewer than 200 stops of the tab key.
+    """
     for _ in range(200):
         if script(driver, f"((node) => {code})(document.activeElement)"):
             return
@@ -90,7 +93,7 @@ def test_with_the_keyboard_alone(driver: Any, address: str) -> None:
     look(driver, address)
     before, others = first_cats(driver), first_cats(driver, 1)
     assert "step-12: predicted" in read(driver) and "other: predicted" in told(driver)
-    # Through the controls to the words; there one stop for all of them.
+    # The tab key goes from the controls to the words, which are a single stop.
     driver.find_element("tag name", "body").click()
     go_to(driver, "node.id === 'text-0'")
     go_to(driver, "node.dataset.word === '0'")
@@ -107,7 +110,7 @@ def test_with_the_keyboard_alone(driver: Any, address: str) -> None:
     assert shown and all(shown)
     press(driver, "\ue00c")
     assert not script(driver, "document.querySelector('[data-word][aria-pressed=true]') !== null")
-    # A part is forbidden.
+    # Forbid a part that the structure has.
     part = chosen(driver)[0]
     go_to(driver, f"node.getAttribute('aria-label') === 'Forbid: ' + {part!r}")
     press(driver, " ")
@@ -116,7 +119,7 @@ def test_with_the_keyboard_alone(driver: Any, address: str) -> None:
     assert part not in chosen(driver) and first_cats(driver) != before
     assert "now " in first_cats(driver)[0] or "same" in first_cats(driver)[0]
     assert first_cats(driver, 1) == others, "each pipeline has its own edits"
-    # It is listed no more, and the keyboard stands on what takes that back.
+    # The part is no longer listed, and the focus is on the button that undoes this.
     label = script(driver, "document.activeElement.getAttribute('aria-label')")
     assert label == f"Take back: forbidden {part}"
     press(driver, "\ue007")
@@ -128,7 +131,11 @@ def test_with_the_keyboard_alone(driver: Any, address: str) -> None:
 
 
 def isolated(driver: Any) -> list[str]:
-    """The word that has the focus for each arc that stands out, and nothing for other arcs."""
+    """Return an item for each arc that is highlighted for the focused word.
+
+    The item is the word's number. It is "wrong" if the arc does not belong to the word. An item
+    "wrong" is added for each arc whose opacity does not agree with its highlight.
+    """
     return script(
         driver,
         "(() => { const word = document.activeElement.dataset.word;"
@@ -181,7 +188,7 @@ def test_temperature_and_steps(driver: Any, address: str) -> None:
     step.send_keys("\ue014")
     wait_for(lambda: "step-12:" in read(driver))
     assert first_cats(driver) == last
-    # A text of one's own, and by the keyboard.
+    # Enter another text, and read it by the keyboard.
     area = driver.find_element("id", "text-0")
     area.clear()
     area.send_keys("<img src=x onerror=alert(1)> bad\ue009\ue007\ue000")
@@ -220,5 +227,5 @@ def test_it_fits_and_keeps_to_itself(driver: Any, address: str, width: int, sche
     assert side_by_side == (width == 1280)
     time.sleep(0.2)
     assert all(asked.startswith(f"{address}/") for asked in requests(driver))
-    # Nothing that the policy had to stop, either.
+    # The console would have a message if the content security policy had blocked anything.
     assert driver.get_log("browser") == []

@@ -1,4 +1,4 @@
-"""The application behind ``spacy latent serve``: what it answers, and what it refuses."""
+"""The answers and refusals of the application behind ``spacy latent serve``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("httpx")
 
 with warnings.catch_warnings():
-    # Warnings of newer versions, which ask for a client of another name.
+    # Newer versions of starlette warn about the name of the test client.
     warnings.simplefilter("ignore")
     from starlette.testclient import TestClient
 
@@ -74,7 +74,7 @@ def cats(found: dict[str, Any]) -> dict[str, float]:
     return {label: p for label, p in found["cats"]}
 
 
-# ---------------------------------------------------------------- what it answers
+# ---------------------------------------------------------------- answers
 
 
 def test_without_edits_it_is_exactly_what_the_pipeline_gives(
@@ -171,7 +171,7 @@ def test_a_pair_of_texts() -> None:
         assert client.post("/read", json={"texts": ["", "a"]}).json()["structures"] == []
 
 
-# ---------------------------------------------------------------- what it refuses
+# ---------------------------------------------------------------- refusals
 
 
 def test_edits_that_leave_nothing_or_mean_nothing(client: TestClient) -> None:
@@ -212,7 +212,7 @@ def test_pages_of_others_cannot_post(client: TestClient) -> None:
         refused(client, 403, json={"texts": [TEXT]}, headers={"origin": origin})
     own = {"origin": "http://127.0.0.1:5000"}
     assert client.post("/read", json={"texts": [TEXT]}, headers=own).status_code == 200
-    # Content types that a form of another site can post without a preflight request.
+    # A form of another site can post these content types without a preflight request.
     for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
         headers = {"content-type": kind}
         refused(client, 415, content=b'{"texts": ["a"]}', headers=headers)
@@ -292,7 +292,7 @@ def test_texts_and_requests_that_are_too_long(client: TestClient) -> None:
     refused(client, 413, content=huge, headers=JSON)
 
     def pieces() -> Iterator[bytes]:
-        # Without a length that could be looked at.
+        # A request in pieces has no Content-Length to check beforehand.
         for _ in range(server.LARGEST // 1000 + 2):
             yield b" " * 1000
 
@@ -307,7 +307,8 @@ def test_hostile_texts_stay_texts(client: TestClient) -> None:
         elements = Elements(drawn)
         assert elements.names and not elements.names & {"script", "img", "iframe", "style", "a"}
         assert not [name for name in elements.attributes if name.startswith("on")]
-        # The page sets these one by one, and finds them by this: no text holds a quotation mark.
+        # The page finds style attributes by this string, to set them one by one. No text can
+        # contain it, since quotation marks are escaped.
         assert drawn.count(' style="') == elements.attributes.count("style") > 0
 
 
@@ -342,7 +343,7 @@ def test_it_takes_turns_and_gives_up_in_time(nlp: Language) -> None:
 def test_threads_of_the_server_use_the_gpu_of_the_pipeline(
     nlp: Language, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thinc's functions are pretended ones here, which note what each thread has."""
+    """Stand-ins for Thinc's functions keep a device for each thread, so no GPU is needed."""
     here = threading.local()
     seen: list[Any] = []
 
@@ -385,7 +386,7 @@ def test_threads_of_the_server_use_the_gpu_of_the_pipeline(
     thread.join()
     threads, devices = zip(*seen)
     assert threading.get_ident() not in threads and devices == ("cuda:1", "cpu")
-    # A thread is left as it was found.
+    # Each prediction restores the device that the thread had before.
     assert devices_after == ["cpu", "cpu"]
     use(0)
     on_gpu.predict([TEXT])
@@ -416,7 +417,7 @@ def test_too_many_at_once_are_refused(nlp: Language, monkeypatch: Any) -> None:
         go.set()
         thread.join()
         assert replies == [200]
-        # Its place is free again.
+        # The finished request has released its place.
         assert client.post("/read", json=body).status_code == 200
 
 

@@ -1,4 +1,4 @@
-"""Tag sequences and rationales, which flow as text does."""
+"""Tag sequences and rationales are drawn as running text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORDS = ["a", "b", "c"]
 
 
 def rows(html: str) -> list[list[str]]:
-    """Plain text of the cells of the tables' rows."""
+    """Return the words of each cell of each row of all tables."""
     return [
         [re.sub("<[^>]*>", " ", cell).split() for cell in re.findall(r"<t[hd].*?</t[hd]>", row)]
         for row in re.findall(r"<tr.*?</tr>", html)
@@ -70,7 +70,7 @@ def test_long_sequences_are_folded():
 
 
 def marks(html: str) -> dict[str, tuple[str, float]]:
-    """The opacity of each highlight."""
+    """Return "faint" or "", and the opacity, of each highlighted word."""
     found = re.findall(r"<mark(.*?)rgba\(.*?,([\d.]+)\).*?<bdi>(.*?)</bdi>", html)
     return {word: ("faint" if "sl-faint" in kind else "", float(a)) for kind, a, word in found}
 
@@ -119,14 +119,14 @@ def test_entities_are_marked_with_label_and_probability():
 
 
 def luminance(color: tuple[float, ...]) -> float:
-    """Relative luminance of the Web Content Accessibility Guidelines, of numbers from 0 to 255."""
+    """Return the relative luminance of WCAG for a colour of numbers from 0 to 255."""
     linear = [v / 3294.6 if v <= 10.31 else ((v / 255 + 0.055) / 1.055) ** 2.4 for v in color]
     return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
 
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_text_on_marks_of_every_color_can_be_read(dark):
-    """Their contrast is the one that these guidelines ask of small text, 4.5."""
+    """The contrast is at least 4.5, as WCAG requires for small text."""
     ink, ground = (
         tuple(int(COLORS[name][dark][i : i + 2], 16) for i in (1, 3, 5))
         for name in ("ink", "ground")
@@ -147,7 +147,7 @@ def test_text_on_marks_of_every_color_can_be_read(dark):
 
 
 def differing(words=None, **options):
-    """The first alternative has "b c" at the end, the second only "c", and "a" as well."""
+    """Return a doc whose best tags have the entity "b c" and whose second best have "a" and "c"."""
     words = words or ["x"] * 8 + ["a", "b", "c"]
     first, second = np.zeros(len(words), dtype=int), np.zeros(len(words), dtype=int)
     first[-2:] = 1, 3
@@ -173,7 +173,7 @@ def test_of_further_alternatives_only_what_differs_is_told():
     assert shown[0].startswith("weight of this structure 0.60") and "[b c PER 0.75]" in shown[0]
     lines = ["weight of this structure 0.30", "- b c PER 0.75", "+ a PER 0.12", "+ c PER 0.25"]
     assert shown[1].splitlines() == lines
-    # Words that a text has twice are told by their place.
+    # A word that occurs twice is told apart by its position.
     twice = differing(words=["a", "x", "a", "b", "c"])._.latent
     (annotation,) = twice.values()
     assert "+ a PER 0.12 (token 2)" in format_annotation(annotation)
@@ -190,7 +190,7 @@ def test_a_drawn_alternative_has_what_differs_and_what_is_near():
     assert other.count(">x<") == 5 and "…" in other
     svg = render_svg(differing(words=["<i>", "<b>", "c"]), options={"alternatives": 2})
     assert "&lt;i&gt;" in svg and "<i>" not in svg and "with" in svg
-    # The tag of the first sequence is faint, if it fits.
+    # A drawn alternative shows an entity of the first sequence faintly if it overlaps no other.
     first, second = np.array([4, 0, 0]), np.array([0, 0, 4])
     apart = entities(alternatives=[(first, 0.7), (second, 0.3)])
     html = render(apart, jupyter=False, options={"alternatives": 2})

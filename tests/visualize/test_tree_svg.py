@@ -1,4 +1,4 @@
-"""Trees: every arc where it belongs, as wide and dark as it is probable."""
+"""Arcs of drawn trees have the right ends, and a width and darkness by their probability."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parsed(content: str) -> ElementTree.Element:
 
 
 def arrows(root: ElementTree.Element) -> list[dict[str, object]]:
-    """Ends, height and look of each arc."""
+    """Return the ends, the height and the appearance of each arc."""
     found = []
     for group in root.iter(f"{SVG}g"):
         if "displacy-arrow" not in group.get("class", ""):
@@ -135,7 +135,7 @@ def test_deep_and_flat_trees_stay_low():
     for heads in ([0, *range(1, 60)], [0, *[1] * 59]):
         picture = tree(heads, words=["w"] * 60)
         assert picture.size[1] < 450
-    # With three arcs a word, too.
+    # The limit also holds with up to four arcs for each word.
     arcs = [DrawnArc(h, m, 0.1) for h in range(60) for m in range(60) if 0 < abs(h - m) < 3]
     assert draw_tree(["w"] * 60, arcs, DrawingOptions(), "title").size[1] < 450
 
@@ -257,7 +257,7 @@ def test_a_sentence_of_20_words_with_probabilities_fits_a_screen():
 
 @pytest.mark.parametrize("below", [False, True])
 def test_no_line_runs_through_a_label_where_there_is_room(below):
-    # Arcs that cross, and a root under others: lines run up and down through the level ones.
+    # Vertical lines of crossing arcs, and of a root below other arcs, cut through horizontal lines.
     ends = [(0, 7), (5, 11), (2, 9), (None, 4), (1, 3), (None, 10), (8, 6)]
     arcs = [DrawnArc(h, m, 0.5, "0.50") for h, m in ends]
     words = ["word"] * 12
@@ -265,7 +265,7 @@ def test_no_line_runs_through_a_label_where_there_is_room(below):
     root = parsed(picture.content)
     labels = [node for node in root.iter(f"{SVG}text") if "label" in node.get("class", "")]
     assert len(labels) == len(arcs)
-    # The last element is on top.
+    # Later elements are drawn on top: labels come after all lines.
     order = list(root.iter())
     last = max(order.index(node) for node in root.iter(f"{SVG}path"))
     assert all(order.index(label) > last for label in labels)
@@ -277,14 +277,14 @@ def test_no_line_runs_through_a_label_where_there_is_room(below):
         half = text_width(label.text or "", 10) / 2
         for place, (top, bottom) in lines:
             assert abs(place - x) >= half or not top < y - 4 < bottom
-        # Nor along it.
+        # No horizontal line runs through the label either.
         assert not any(y - 8 < arrow["turn"] < y for arrow in arrows(root))
 
 
 @pytest.mark.parametrize("direction", ["ltr", "rtl"])
 @pytest.mark.parametrize("below", [False, True])
 def test_labels_of_roots_that_are_neighbours_stand_beside_each_other(direction, below):
-    # Many arcs at one of them push the line to its root aside.
+    # The many arcs at word 1 move the line of its root arc to the side.
     arcs = [DrawnArc(None, 0, 0.09, "0.09"), DrawnArc(None, 1, 0.09, "0.09")]
     arcs += [DrawnArc(1, m, 0.09, "0.09") for m in range(2, 11)]
     arcs += [DrawnArc(None, 11, 0.9, "0.90")]
@@ -319,7 +319,7 @@ def test_of_further_alternatives_only_the_differences_stand_out():
         "root → c (0.00)": line.format("contrast"),
     }
     assert 'contrast-stroke"' not in first and "2 arcs not in the first" in html
-    # The number of an arc that both have stands in the first only.
+    # The probability of an arc of both structures is drawn in the first one only.
     assert first.count(">0.90<") == 1 and second.count(">0.90<") == 0
     gold = Doc(doc.vocab, words=["a", "b", "c"], heads=[1, 1, 0], deps=["x", "ROOT", "y"])
     beside = render(doc, gold=gold, jupyter=False, options={"alternatives": 2})
@@ -341,8 +341,7 @@ def test_one_word_and_ten_thousand(words):
     svg = render(doc, jupyter=False)
     assert render(numbered, jupyter=False).count(">0.50<") == len(words) - 1
     assert svg.count("displacy-word") == len(words)
-    # The time of this process alone counts, however busy the machine is. It takes two if it is
-    # linear.
+    # Processor seconds do not depend on other programs. A linear algorithm needs about two.
     assert time.process_time() - started < 20
 
 

@@ -1,4 +1,4 @@
-"""The widget: what follows from each part, computed before, in one page."""
+"""The widget is one page with the precomputed predictions after an edit of each part."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ KEY, TEXT = "latent_encoder", "good filler1 filler2 bad"
 
 @pytest.fixture(scope="module")
 def nlp() -> Language:
-    # So that no tree is sure.
+    # Few steps of training leave several trees probable.
     return keyword_pipeline({**TREE, "estimator": {"@misc": "spacy-latent.Marginals.v1"}}, steps=4)
 
 
 def lines(page: str) -> list[str]:
-    """The summaries, as text."""
+    """Return the texts of all summaries."""
     found = re.findall(r"<summary>(.*?)</summary>", page)
     return [unescape(re.sub(r"<[^>]*>", "", one)) for one in found]
 
@@ -49,7 +49,7 @@ def test_each_line_is_what_the_pipeline_would_predict(nlp: Language) -> None:
         points = f"{100 * (cats[best] - doc.cats[best]):+.1f}".replace("-", "−")
         (line,) = [one for one in found if one.startswith(f"{words[word]} <- {words[head]} ")]
         assert line.endswith(f"forbidden: {best} {100 * cats[best]:.1f} % ({points})")
-    # Others that are probable are forced.
+    # Other probable parts have an entry in which they are forced.
     assert len([line for line in found if ", forced: " in line]) > 2
     assert nlp(TEXT).cats == doc.cats
 
@@ -101,7 +101,7 @@ def test_in_a_browser(nlp: Language, tmp_path: Path) -> None:
         driver.switch_to.frame(0)
         word = driver.find_element("css selector", '.drawing [data-word="0"]')
         run: Any = driver.execute_script
-        # No script may take the focus for a frame that nobody has touched yet.
+        # A script cannot move the focus into a frame before the user clicks on it.
         driver.find_element("css selector", "body").click()
         run("arguments[0].focus()", word)
         standing = run(
@@ -109,7 +109,7 @@ def test_in_a_browser(nlp: Language, tmp_path: Path) -> None:
             ".map(part => part.dataset.words)"
         )
         assert standing and all("0" in one.split() for one in standing)
-        # Opened by the keyboard, without a script.
+        # The keyboard opens the details without a script.
         summary = driver.find_element("css selector", "summary")
         summary.send_keys("\ue007")
         assert driver.find_element("css selector", "details[open] svg").is_displayed()

@@ -1,5 +1,5 @@
-"""In the place of spacy-transformers in programs that tests start.
+"""A stand-in for spacy-transformers in the programs that tests start.
 
-spaCy imports every factory that is installed when it makes its first pipeline. The import of
-spacy-transformers takes 4.5 seconds of a core, and few programs use it.
+spaCy imports all installed factories when it creates its first pipeline. The import of
+spacy-transformers takes 4.5 processor seconds, and few programs use it.
 """
