@@ -134,6 +134,9 @@ def test_spigot_of_trees_that_have_gold_heads_is_not_noted() -> None:
     nlp = load_model_from_config(load_config(path, overrides=unsupervised), auto_fill=True)
     nlp.initialize(lambda: [example(nlp, "good", "Ada likes it", "Bob likes a film")])
     assert noted(nlp).keys() == {"spigot-of-trees"}
+    supervised = load_model_from_config(load_config(path, overrides=small(path)), auto_fill=True)
+    supervised.initialize(lambda: [example(supervised, "good", "Ada likes it", "Bob likes a film")])
+    assert noted(supervised) == {}
 
 
 def test_a_small_step_of_implicit_mle() -> None:

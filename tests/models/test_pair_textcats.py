@@ -11,7 +11,7 @@ from spacy.training import Example
 
 from spacy_latent.corpora.text_pairs import make_pair_doc
 from spacy_latent.errors import LatentError
-from spacy_latent.models.latent_text_classifier import run
+from spacy_latent.models.latent_text_classifier import latent_layer, run
 from tests.models.pair_pipelines import NAME, PAIRS, docs, examples, misc, pipeline, trained
 
 BOTH = pytest.mark.parametrize("architecture", ["AlignedPairTextCat", "ComposedPairTextCat"])
@@ -65,6 +65,11 @@ def test_the_loss_of_each_structure_trains_it(architecture: str) -> None:
     count = found.made.weights.shape[0]
     assert count > 1 and found.logits.shape == (count, len(PAIRS), 2)
     torch.testing.assert_close(found.made.weights.sum(0), torch.ones(len(PAIRS)))
+    # Behind an output layer that starts at zero, the scorer learns from the second step on.
+    before = {key: value.clone() for key, value in latent_layer(model).scorer.state_dict().items()}
+    trained(nlp, steps=2)
+    after = latent_layer(model).scorer.state_dict()
+    assert any(not torch.equal(value, after[key]) for key, value in before.items())
 
 
 @BOTH

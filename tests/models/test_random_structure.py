@@ -21,7 +21,6 @@ from spacy_latent.models.random_structure import substitute_structures
 from spacy_latent.models.structure_reader import read_structures
 from tests.pipeline.small_pipelines import (
     INLINE,
-    LISTENER,
     TOK2VEC,
     examples,
     initialized,
@@ -177,4 +176,3 @@ def test_uncertainty_of_known_scores() -> None:
     # All choices of three of the five tokens have the same score.
     assert sure.nats == pytest.approx(np.log(10)) == pytest.approx(sure.log_count)
     assert read_batch(node, [nlp.make_doc("")]).groups == []
-    assert LISTENER["width"] == 16

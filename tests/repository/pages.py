@@ -157,13 +157,11 @@ def check_config(text: str) -> None:
         factory = block.get("factory")
         if "source" in block:
             # The component comes from a pipeline that only the reader has.
+            assert set(block) <= {"source", "component", "replace_listeners"}, f"{name}: {block}"
             continue
         if factory is not None:
             own = {key: value for key, value in block.items() if key != "factory"}
             nlp.add_pipe(factory, name=name, config=own)
-            continue
-        if "source" in block:
-            assert set(block) <= {"source", "component", "replace_listeners"}, f"{name}: {block}"
             continue
         if Language.has_factory(name):
             settings = Language.get_factory_meta(name).default_config
@@ -374,9 +372,11 @@ def parse(command: Any, arguments: list[str]) -> list[str]:
         assert name in command.commands, f"There is no command {name!r}: {list(command.commands)}"
         command = command.commands[name]
         context = command.context_class(command, info_name=name, **command.context_settings)
+    # The parser empties the list that it is given.
+    without_help = [one for one in arguments if one != "--help"]
+    given, left, _ = command.make_parser(context).parse_args(without_help)
     if "--help" in arguments:
         return []
-    given, left, _ = command.make_parser(context).parse_args(list(arguments))
     for parameter in command.params:
         if parameter.param_type_name == "argument" and parameter.required:
             assert given.get(parameter.name), f"{command.name}: {parameter.name} is missing"
