@@ -572,14 +572,16 @@ ENCODER_STEPS = 150
 ENCODER_SCORED = 1000
 
 
-def _over_encoder(config: str, what: str, path: str | None = None) -> Entry:
+def _over_encoder(
+    config: str, what: str, path: str | None = None, steps: int = ENCODER_STEPS
+) -> Entry:
     """Return an entry over a pre-trained encoder. It has half the steps, as each takes longer."""
     settings: tuple[tuple[str, Setting], ...] = (
         (DEVELOPMENT, f"{BC5CDR}/dev.spacy"),
         ("corpora.dev.limit", ENCODER_SCORED),
-        ("training.max_steps", ENCODER_STEPS),
-        ("training.eval_frequency", ENCODER_STEPS),
-        ("training.optimizer.learn_rate.total_steps", ENCODER_STEPS),
+        ("training.max_steps", steps),
+        ("training.eval_frequency", steps),
+        ("training.optimizer.learn_rate.total_steps", steps),
     )
     if path is not None:
         settings = (("paths.train", path), *settings)
@@ -601,6 +603,13 @@ INCOMPLETE_OVER_ENCODER = (
     ),
     _over_encoder(
         "ner_transformer_crf", "one label in each half", "corpus/incomplete/label_sets.spacy"
+    ),
+    # As long as two models, one for each label.
+    _over_encoder(
+        "ner_transformer_crf",
+        "one label in each half, 300 steps",
+        "corpus/incomplete/label_sets.spacy",
+        2 * ENCODER_STEPS,
     ),
     _over_encoder(
         "ner_transformer_crf",
