@@ -40,8 +40,12 @@ def incomplete_cli(
     flags: bool = typer.Option(
         False, "--flags", help="Say only whether a text has an entity of each label, in doc.cats"
     ),
-    full: int = typer.Option(150, "--full", help="With --flags: leave so many texts as they are"),
-    wrong: float = typer.Option(0.0, "--wrong", help="With --flags: this share of them is wrong"),
+    full: int | None = typer.Option(
+        None, "--full", help="With --flags: leave so many texts as they are; by default 150"
+    ),
+    wrong: float | None = typer.Option(
+        None, "--wrong", help="With --flags: this share of them is wrong; by default none"
+    ),
     label_sets: str | None = typer.Option(
         None,
         "--label-sets",
@@ -82,6 +86,9 @@ def incomplete_cli(
         chosen = " and ".join(option for option, is_given in given.items() if is_given)
         title = f"{chosen} exclude each other" if chosen else "Nothing is taken away"
         fail(title, f"Give one of {', '.join(given)}.")
+    if not flags and (full is not None or wrong is not None):
+        fail("--full and --wrong go with --flags", "Leave them out, or take --flags.")
+    full, wrong = 150 if full is None else full, wrong or 0.0
     files = files_of(corpus, output)
     vocab = spacy.blank("xx").vocab
     with failing("Nothing was written"):

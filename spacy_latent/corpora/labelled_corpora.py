@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from warnings import warn
 
 from spacy_latent.corpora.annotated_lines import annotated_rows, read_line, span_keys
-from spacy_latent.errors import LatentError, LatentWarning, is_whole, number_of
+from spacy_latent.errors import LatentError, LatentWarning, check_whole, is_whole, number_of
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -41,8 +41,13 @@ class _Corpus:
                 f"LabelledCorpora: the block {name!r} {given}; expected path, and perhaps "
                 f"{', '.join(EXPECTED[1:])}."
             )
-        path, own, count = Path(block["path"]), block.get("labels"), block.get("repeat", 1)
-        names = isinstance(own, (list, tuple)) and all(isinstance(one, str) for one in own)
+        place, own, count = block["path"], block.get("labels"), block.get("repeat", 1)
+        if not isinstance(place, (str, Path)) or not str(place):
+            raise LatentError(
+                f"LabelledCorpora: {name}: path is {place!r}; expected a file, or a directory of "
+                ".spacy files."
+            )
+        names = isinstance(own, (list, tuple)) and all(isinstance(o, str) and o for o in own)
         if own is not None and not names:
             raise LatentError(
                 f"LabelledCorpora: {name}: the labels are {own!r}; expected a list of names, or "
@@ -58,7 +63,12 @@ class _Corpus:
             raise LatentError(
                 f"LabelledCorpora: {name}: unmarked is {unmarked!r}; expected one of {UNMARKED}."
             )
-        return cls(path, None if own is None else list(own), int(count), unmarked, rejected)
+        if rejected is not None and not (isinstance(rejected, str) and rejected):
+            raise LatentError(
+                f"LabelledCorpora: {name}: incorrect_spans_key is {rejected!r}; expected the name "
+                "of a group in doc.spans, or null."
+            )
+        return cls(Path(place), None if own is None else list(own), int(count), unmarked, rejected)
 
     def examples(self, nlp: Language) -> Iterator[Example]:
         if self.path.suffix not in LINES:
@@ -83,9 +93,9 @@ class _Corpus:
         if left_out:
             warn(
                 f"LabelledCorpora: {number_of(len(left_out), 'text')} of {self.path} left out, "
-                f"first {left_out[0]}: somebody rejected or ignored them, or judged a single span "
-                "of them, which components of overlapping spans cannot use. Set "
-                "incorrect_spans_key to learn from rejected entities.",
+                f"first {left_out[0]}: nobody annotated them, somebody rejected or ignored them, "
+                "or judged a single span of them, which components of overlapping spans cannot "
+                "use. Rejected entities are read if incorrect_spans_key is set.",
                 LatentWarning,
                 stacklevel=2,
             )
@@ -147,6 +157,7 @@ def read_labelled_corpora_v1(
             f"LabelledCorpora: corpora is {corpora!r}; expected a block for each corpus, with "
             "path, labels and repeat."
         )
+    check_whole("LabelledCorpora", 0, max_length=max_length)
     read = [_Corpus.of_block(name, block) for name, block in corpora.items()]
 
     def examples(nlp: Language) -> Iterable[Example]:

@@ -90,7 +90,7 @@ def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Ite
     for name, pipe in nlp.pipeline:
         if isinstance(pipe, CrfEntityRecognizer):
             settings = EvidenceSettings.of_block(name, pipe.cfg["evidence"])
-            for doubt in EvidenceSurvey.of(examples, settings).doubts():
+            for doubt in EvidenceSurvey.of(examples, settings).doubts(pipe.labels):
                 yield warning("entity-evidence", f"{name}: {doubt}")
             found, expected = "entities", "spacy-latent.label_set_scorer.v1"
         elif isinstance(pipe, TreeSpanCategorizer):

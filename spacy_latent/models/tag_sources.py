@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from thinc.api import Model
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 
 # Prefixes of tags, in the order of scheme_tags.
 PLACES = "BILU"
@@ -36,8 +36,9 @@ class Written:
     """Annotation of one text by one source.
 
     Attributes:
-        classes: ``(n,)``, 0 for "O", otherwise the number of the label plus one.
-        places: ``(n,)``, index in PLACES, −1 for "O".
+        classes: ``(n,)``, 0 for "O", −1 if nothing is known of what was written, otherwise the
+            number of the label plus one.
+        places: ``(n,)``, index in PLACES, −1 without a label.
     """
 
     number: int
@@ -119,6 +120,7 @@ class TagSources:
         by_place = np.log(seen / seen.sum(1, keepdims=True))
         classes, places = _parts_of_tags(count)
         found = by_class[classes][:, written.classes].T
+        found[written.classes < 0] = 0.0
         inside = written.classes > 0
         found[inside] += by_place[places][:, written.places[inside]].T
         return found
@@ -134,7 +136,8 @@ class TagSources:
         classes, places = _parts_of_tags(count)
         of_class, of_place = np.eye(count + 1)[classes], np.eye(5)[places]
         for one, shares in zip(written, posteriors):
-            np.add.at(own.labels[one.number].T, one.classes, shares @ of_class)
+            known = one.classes >= 0
+            np.add.at(own.labels[one.number].T, one.classes[known], shares[known] @ of_class)
             inside = one.classes > 0
             np.add.at(own.places[one.number].T, one.places[inside], shares[inside] @ of_place)
         return own
@@ -212,25 +215,29 @@ def _parts_of_tags(labels: int) -> tuple[np.ndarray, np.ndarray]:
 # ---------------------------------------------------------------- on a model
 
 _NAMES = ("source_labels", "source_places")
+# Attribute of the model with the names of the sources.
+_SOURCES = "sources"
 
 
-def sources_of(model: Model, sources: int, labels: int) -> TagSources:
+def sources_of(model: Model, sources: Sequence[str], labels: int) -> TagSources:
     """Return the reliability counts of sources that a ``CrfTagger`` stores with its transitions.
 
     They are zero before training.
 
     Raises:
-        LatentError: if the model has learned from another number of sources.
+        LatentError: if the model has learned from other sources, or from these in another order.
     """
     table = model.get_ref("transitions")
-    if not all(map(table.has_param, _NAMES)):
-        return TagSources.empty(sources, labels)
+    # Only training writes the names. Before it, all counts are zero.
+    known = model.attrs.get(_SOURCES)
+    if known is None:
+        return TagSources.empty(len(sources), labels)
     arrays = [table.ops.to_numpy(table.get_param(name)).astype(np.float64) for name in _NAMES]
-    if len(arrays[0]) != sources:
+    if list(known) != list(sources):
         raise LatentError(
-            f"The model has learned of {len(arrays[0])} sources of annotation, and the component's "
-            f"evidence.sources names {sources}. Name the same ones in the same order, or train it "
-            "anew."
+            f"The model has learned from {number_of(len(known), 'source')} of annotation, "
+            f"{', '.join(known)}, and the component's evidence.sources names {', '.join(sources)}. "
+            "Name the same ones in the same order, or train it anew."
         )
     return TagSources(*arrays).with_labels(labels)
 
@@ -240,6 +247,8 @@ def keep_sources(model: Model, found: TagSources | None) -> None:
     table = model.get_ref("transitions")
     ops: Any = table.ops
     arrays = (None, None) if found is None else (found.labels, found.places)
+    if found is None:
+        model.attrs.pop(_SOURCES, None)
     for name, array in zip(_NAMES, arrays):
         if array is None:
             if name in table.param_names:
@@ -249,15 +258,17 @@ def keep_sources(model: Model, found: TagSources | None) -> None:
         table.set_grad(name, ops.alloc(array.shape, dtype="float32"))
 
 
-def add_counts(model: Model, known: TagSources, batch: TagSources) -> None:
+def add_counts(model: Model, sources: Sequence[str], known: TagSources, batch: TagSources) -> None:
     """Store the counts of a batch in place of gradients, until :func:`learn_counts`.
 
     Several batches may come before it, and several processes add up their counts.
 
     Args:
+        sources: names of the sources, which are written to the model.
         known: present counts, which are written to the model if it has none yet.
     """
     table = model.get_ref("transitions")
+    model.attrs[_SOURCES] = list(sources)
     if not all(map(table.has_param, _NAMES)):
         keep_sources(model, known)
     ops: Any = table.ops

@@ -421,7 +421,7 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
         loss, gradient, counted = self._loss_with_counts(examples, scores)
         sources = self._sources()
         if sources is not None and counted is not None:
-            add_counts(self.model, sources, counted)
+            add_counts(self.model, self._evidence_settings.sources, sources, counted)
         return loss, gradient
 
     def finish_update(self, sgd: Optimizer) -> None:
@@ -487,7 +487,7 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
         from spacy_latent.models.tag_sources import sources_of
 
         names = self._evidence_settings.sources
-        return sources_of(self.model, len(names), len(self.labels)) if names else None
+        return sources_of(self.model, names, len(self.labels)) if names else None
 
     def source_reliability(self) -> "list[SourceReliability]":
         """Estimate how often each source is right on a label, from the last batches of training."""
@@ -495,7 +495,8 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
         return [] if sources is None else sources.reliability(names, self.labels)
 
     def _evidence_reader(self) -> EvidenceReader:
-        return EvidenceReader(self.name, self.labels, self.tags, self._evidence_settings)
+        settings = self._evidence_settings
+        return EvidenceReader(self.name, self.labels, self.tags, settings, self.tell_once)
 
     def _evidence(
         self, number: int, example: Example, reader: EvidenceReader, written: "list[Written]"
@@ -508,6 +509,8 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
             self.tell_once(what, warning)
         if unread := self._gold_reader().unread_rejects(example):
             self.tell_once("rejected spans", unread)
+        if long := self._gold_reader().long_rejects(example):
+            self.tell_once("long rejected spans", long)
         allowed = known.numpy()
 
         def refuse(why: str) -> None:
@@ -584,7 +587,7 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
                 f"{', '.join(self.labels)}. Look at the spelling, or add it to the labels."
             )
         lost = lost_by_augmenter(nlp, get_examples())
-        for doubt in [*survey.doubts(), *filter(None, [lost])]:
+        for doubt in [*survey.doubts(self.labels), *filter(None, [lost])]:
             warnings.warn(f"{self.name}: {doubt}", DoubtfulEvidence, stacklevel=2)
         self._resize()
         self.initialize_model(get_examples)

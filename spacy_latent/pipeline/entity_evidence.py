@@ -9,7 +9,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.util import filter_spans
 
@@ -156,7 +156,7 @@ class EvidenceSettings:
             value = doc.cats.get(category)
             if value is None or value == EVEN:
                 continue
-            if not isinstance(value, Real) or not 0 <= value <= 1:
+            if not isinstance(value, (Real, np.bool_)) or not 0 <= value <= 1:
                 raise LatentError(
                     f"doc.cats[{category!r}] of {doc.text[:60]!r} is {value!r}; expected a number "
                     "from 0, for none of its entities, to 1."
@@ -182,13 +182,20 @@ class EvidenceReader:
     Args:
         name: name of the component, for messages.
         tags: "O" and four tags for each label, as in ``crf_ner``.
+        tell: function that warns once of each key, such as
+            :meth:`~spacy_latent.pipeline.trained_component.TrainedComponent.tell_once`.
     """
 
     def __init__(
-        self, name: str, labels: Sequence[str], tags: Sequence[str], settings: EvidenceSettings
+        self,
+        name: str,
+        labels: Sequence[str],
+        tags: Sequence[str],
+        settings: EvidenceSettings,
+        tell: Callable[[str, str], None],
     ) -> None:
         self.name, self.labels, self.settings = name, tuple(labels), settings
-        self.tags = tags
+        self.tags, self.tell = tags, tell
         self._label_of_tag = np.array([tag.partition("-")[2] for tag in tags])
 
     def open_labels(self, allowed: np.ndarray, example: Example) -> None:
@@ -266,6 +273,7 @@ class EvidenceReader:
         """Return the annotation of the sources on the tokens of the predicted doc.
 
         If spans of a source overlap, the longest counts. Spans with an unknown label do not count.
+        Nothing is known of the tokens under spans that do not fit the tokens.
         """
         from spacy_latent.models.tag_sources import PLACES, Written
 
@@ -274,8 +282,13 @@ class EvidenceReader:
             if name not in spans:
                 continue
             classes, places = np.zeros(size, dtype=np.int64), np.full(size, -1)
-            aligned = aligned_spans(example, spans[name], allow_overlap=True)
-            for span in filter_spans([one for one in aligned if one.label_ in self.labels]):
+            given = [span for span in spans[name] if span.label_ in self.labels]
+            if len(given) < len(spans[name]):
+                self._tell_unknown(name, example)
+            aligned = aligned_spans(example, given, allow_overlap=True)
+            if len(aligned) < len(given):
+                classes[self._misaligned(name, given, example)] = -1
+            for span in filter_spans(aligned):
                 own = slice(span.start, span.end)
                 classes[own] = self.labels.index(span.label_) + 1
                 places[own] = PLACES.index("I")
@@ -284,6 +297,28 @@ class EvidenceReader:
                     places[span.start] = PLACES.index("U")
             found.append(Written(number, classes, places))
         return found
+
+    def _tell_unknown(self, name: str, example: Example) -> None:
+        own = next(s for s in example.reference.spans[name] if s.label_ not in self.labels)
+        self.tell(
+            f"label of {name}",
+            f"the source {name!r} gives {own.text[:60]!r} the label {own.label_!r}, which the "
+            "component does not have: such spans count as if they were not there. Look at the "
+            f"spelling, or call add_label({own.label_!r}), before training.",
+        )
+
+    def _misaligned(self, name: str, given: Sequence[Span], example: Example) -> np.ndarray:
+        """Return the predicted tokens under spans that do not fit them, and warn once."""
+        lost = [span for span in given if not aligned_spans(example, [span])]
+        self.tell(
+            f"spans of {name}",
+            f"the span {lost[0].text[:60]!r} of the source {name!r} does not begin and end where "
+            f"tokens of {example.predicted.text[:60]!r} do. Such spans say nothing of their "
+            "tokens.",
+        )
+        to_own = example.alignment.y2x
+        under = [to_own[i] for span in lost for i in range(span.start, span.end)]
+        return np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *under]).astype(np.int64))
 
     def take_as_outside(
         self, allowed: np.ndarray, example: Example, written: Sequence[Written] = ()

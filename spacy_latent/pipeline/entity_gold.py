@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from spacy_latent.models.tag_evidence import Run
 
+# Greatest number of tokens of a rejected span that is read.
+LONGEST = 100
+
 
 @dataclass(frozen=True)
 class EntityGold:
@@ -130,7 +133,8 @@ class EntityGold:
     def incorrect_runs(self, example: Example) -> list[Run]:
         """Return the tags of spans that are known to be wrong.
 
-        Spans with an unknown label are left out, as in ``ner``.
+        Spans with an unknown label are left out, as in ``ner``, and so are spans of more than
+        :data:`LONGEST` tokens.
 
         Raises:
             LatentError: if such a span is an entity of the reference.
@@ -156,9 +160,22 @@ class EntityGold:
             {
                 Run(span.start, tuple(place[tag] for tag in biluo(len(span), span.label_)))
                 for span in aligned
-                if span.label_ in self.labels
+                if span.label_ in self.labels and len(span) <= LONGEST
             },
             key=lambda run: (run.start, run.tags),
+        )
+
+    def long_rejects(self, example: Example) -> str:
+        """Return a sentence if a rejected span is too long to be read, or ""."""
+        key = self.incorrect_spans_key
+        if key is None or key not in example.reference.spans:
+            return ""
+        longest = max(map(len, example.reference.spans[key]), default=0)
+        if longest <= LONGEST:
+            return ""
+        return (
+            f"a rejected span in doc.spans[{key!r}] has {longest:,} tokens. Rejected spans of more "
+            f"than {LONGEST} tokens are left out, since the time for them grows with their length."
         )
 
     def unread_rejects(self, example: Example) -> str:

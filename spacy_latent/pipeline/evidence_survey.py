@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
@@ -46,7 +47,9 @@ class EvidenceSurvey:
         asked: labels for which texts were annotated.
         sets: for each text that says for which labels it was annotated, these labels.
         flagged: labels of flags on docs.
-        given: labels that sources give.
+        given: for each label that sources give, these sources.
+        marked: number of tokens in spans of sources that are annotated as inside of entities, and
+            of those annotated as outside.
         there: categories of flags, and sources, that some text has.
     """
 
@@ -59,7 +62,8 @@ class EvidenceSurvey:
     found: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
     flagged: set[str] = field(default_factory=set)
-    given: set[str] = field(default_factory=set)
+    given: dict[str, set[str]] = field(default_factory=dict)
+    marked: list[int] = field(default_factory=lambda: [0, 0])
     there: set[str] = field(default_factory=set)
     says_none: bool = False
 
@@ -75,10 +79,12 @@ class EvidenceSurvey:
         tags: Any = doc.to_array(["ENT_IOB", "ENT_TYPE"])
         entity = tags[:, 1] != 0
         self.inside += int(entity.sum())
-        self.missing += int((tags[:, 0] == MISSING).sum())
-        self.outside += int(((tags[:, 0] != MISSING) & ~entity).sum())
-        self.found.update(span.label_ for span in doc.ents)
         labels = annotated_labels(doc)
+        # If a text was annotated for no label, every label may be on its other tokens.
+        outside = (tags[:, 0] != MISSING) & ~entity & (labels is None or bool(labels))
+        self.outside += int(outside.sum())
+        self.missing += int((~entity & ~outside).sum())
+        self.found.update(span.label_ for span in doc.ents)
         if labels is not None:
             self.sets.add(frozenset(labels))
             self.asked.update(labels)
@@ -89,7 +95,12 @@ class EvidenceSurvey:
         for source in self.settings.sources:
             if source in doc.spans:
                 self.there.add(source)
-                self.given.update(span.label_ for span in doc.spans[source])
+                for span in doc.spans[source]:
+                    self.given.setdefault(span.label_, set()).add(source)
+                    own = slice(span.start, span.end)
+                    self.marked[0] += int(entity[own].sum())
+                    if labels is None or span.label_ in labels:
+                        self.marked[1] += int(outside[own].sum())
 
     def leaves_open(self, labels: Iterable[str]) -> bool:
         """Return whether some token is known neither as outside of entities nor as part of one.
@@ -102,12 +113,16 @@ class EvidenceSurvey:
     @property
     def names(self) -> set[str]:
         """Labels about which the texts have some evidence."""
-        named = self.found | self.asked | self.flagged | self.given
+        named = self.found | self.asked | self.flagged | set(self.given)
         return (named | set(self.settings.flags.values())) - {""}
 
-    def doubts(self) -> list[str]:
-        """Return sentences about settings and annotation that are probably mistakes."""
-        said = []
+    def doubts(self, labels: Iterable[str] | None = None) -> list[str]:
+        """Return sentences about settings and annotation that are probably mistakes.
+
+        Args:
+            labels: labels of the component; None if they are the labels of the texts.
+        """
+        said = self._doubts_of_sources(self.names if labels is None else set(labels))
         were = "was" if self.texts == 1 else "were"
         texts = f"{number_of(self.texts, 'training text')} that {were} read"
         annotated = self.inside or self.outside
@@ -125,7 +140,7 @@ class EvidenceSurvey:
                 "such a group in doc.spans. If no text has it, nothing is learned of it: look at "
                 "the name, and whether spans were saved with the texts."
             )
-        seen = self.found | self.given
+        seen = self.found | set(self.given)
         of_categories = {
             label for category, label in self.settings.flags.items() if category in self.there
         }
@@ -155,6 +170,46 @@ class EvidenceSurvey:
                 f"teach, with a precision near 0. Set {ADVICE}."
             )
         return said
+
+    def _doubts_of_sources(self, labels: set[str]) -> list[str]:
+        said = []
+        inside, outside = self.marked
+        if outside > inside:
+            said.append(
+                f"{number_of(outside, 'token')} in spans of the sources "
+                f"{'is' if outside == 1 else 'are'} annotated as outside of entities, and {inside} "
+                "as inside. Annotation is certain, so that the sources count as wrong there. If "
+                "the sources alone annotated these texts, leave their entities missing: "
+                'doc.set_ents([], default="missing").'
+            )
+        for label in sorted(set(self.given) - labels):
+            said.append(
+                f"sources give the label {label!r}, which the component does not have: such spans "
+                "count as if they were not there. Look at the spelling, or add it to the labels."
+            )
+        certain = self.found | self.asked | self.flagged
+        told: set[str | None] = set()
+        for label, sources in sorted(self.given.items()):
+            others = (set(self.given) | certain) - {label}
+            near = _near(label, others) if len(sources) == 1 and label in labels - certain else None
+            if near and near not in told:
+                told.add(label)
+                said.append(
+                    f"only the source {min(sources)!r} gives the label {label!r}, and there is "
+                    f"{near!r}. If they mean the same, write them alike: these are two labels."
+                )
+        return said
+
+
+def _near(label: str, others: Iterable[str]) -> str | None:
+    """Return a label that may be meant by another spelling or abbreviation of it."""
+    low = label.lower()
+    for other in sorted(others):
+        own = other.lower()
+        short, long = sorted((low, own), key=len)
+        if (len(short) > 2 and long.startswith(short)) or get_close_matches(low, [own], 1, 0.8):
+            return other
+    return None
 
 
 def lost_by_augmenter(nlp: Language | None, examples: Iterable[Example]) -> str:

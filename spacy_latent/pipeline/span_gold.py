@@ -107,12 +107,17 @@ class SpanGold:
         ]
 
     def sets_of(self, examples: Iterable[Example]) -> list[list[str]]:
-        """Return the sorted sets of labels of annotated spans, and warn of spans that cross."""
+        """Return the sorted sets of labels of annotated spans, and warn of spans that cross.
+
+        Labels for which texts were annotated are among them.
+        """
         from spacy_latent.models.compatible_spans import most_compatible
 
         found: set[tuple[str, ...]] = set()
+        asked: set[str] = set()
         lost: list[Span] = []
         for example in examples:
+            asked.update(annotated_labels(example.reference) or ())
             by_place: dict[tuple[int, int], set[str]] = {}
             for span in example.reference.spans.get(self.key, []):
                 by_place.setdefault((span.start, span.end), set()).add(span.label_)
@@ -121,7 +126,15 @@ class SpanGold:
             lost += [example.reference[start:end] for (start, end), own in kept if not own]
         if lost:
             self._warn_of_crossing(lost)
-        singles = sorted({label for names in found for label in names})
+        there = {label for names in found for label in names}
+        for label in sorted(asked - there):
+            self.tell(
+                f"no {label}",
+                f"texts are said to be annotated for {label!r}, and none has such a span in "
+                f"doc.spans[{self.key!r}]. Look at the spelling in doc._.{ANNOTATED_LABELS}, or "
+                "annotate such spans.",
+            )
+        singles = sorted(there | asked)
         return [[label] for label in singles] + [list(names) for names in sorted(found)]
 
     def _classes_of(self, names: set[str], asked: Sequence[str] | None = None) -> tuple[int, ...]:

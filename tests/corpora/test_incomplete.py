@@ -172,6 +172,8 @@ def test_the_command_prints_the_option_that_reads_the_evidence(
         ["--keep", "2"],
         ["--label-sets", "A/X"],
         ["--full", "3"],
+        ["--keep", "0.5", "--wrong", "0.1"],
+        ["--keep", "0.5", "--full", "3"],
         ["--sources", "good,bad"],
     ],
 )
@@ -241,6 +243,10 @@ def test_corpora_are_read_with_their_labels(tmp_path: Path) -> None:
         {"a": {"path": "first.spacy", "repeat": 0}},
         {"a": {"path": "first.spacy", "repeats": 1}},
         {"a": {"path": "none.spacy"}},
+        {"a": {"path": ""}},
+        {"a": {"path": 5}},
+        {"a": {"path": "first.spacy", "labels": [""]}},
+        {"a": {"path": "first.spacy", "incorrect_spans_key": ""}},
         {"a": "first.spacy"},
     ],
 )

@@ -594,6 +594,85 @@ def test_a_source_that_no_text_has_is_told() -> None:
         nlp.initialize(lambda: [example(nlp, [(0, 1, "A")])])
 
 
+def annotated_by(default: str = "missing", **sources: str) -> tuple[Language, Example]:
+    """Return a pipeline with sources, and a text whose first token each gives its own label."""
+    nlp = pipeline(evidence={"sources": list(sources)})
+    one = example(nlp, default=default)
+    for source, label in sources.items():
+        one.reference.spans[source] = [Span(one.reference, 0, 1, label=label)]
+    return nlp, one
+
+
+@pytest.mark.parametrize(
+    ("default", "sources", "labels", "message"),
+    [
+        # Every entity of the sources contradicts the annotation.
+        ("outside", {"x": "A", "y": "A"}, None, "outside"),
+        ("missing", {"x": "CHEM", "y": "Chemical"}, None, "CHEM"),
+        ("missing", {"x": "A", "y": "B"}, ["A"], "'B'"),
+        ("missing", {"x": "A", "y": "A"}, None, None),
+        # Sources may be for different labels.
+        ("missing", {"x": "A", "y": "B"}, None, None),
+    ],
+)
+def test_doubtful_sources_are_told(
+    default: str, sources: dict[str, str], labels: list[str] | None, message: str | None
+) -> None:
+    nlp, one = annotated_by(default, **sources)
+    nlp.config["initialize"]["components"] = {"crf_ner": {"labels": labels}}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DoubtfulEvidence)
+        nlp.initialize(lambda: [one])
+    said = [str(each.message) for each in caught if each.category is DoubtfulEvidence]
+    assert len(said) == (message is not None) and all(message in text for text in said)
+
+
+def test_texts_that_are_annotated_for_no_label_are_told_like_missing_tokens() -> None:
+    nlp = pipeline()
+    with pytest.warns(DoubtfulEvidence, match="everything is an entity"):
+        nlp.initialize(lambda: [example(nlp, [(0, 1, "A")], labels=[])])
+
+
+def test_a_span_of_a_source_that_does_not_fit_the_tokens_says_nothing_of_them() -> None:
+    nlp = made(sources=["x"])
+    one = example(nlp, default="missing", words=["a", "bc"])
+    reference = Doc(nlp.vocab, words=["a", "b", "c"], spaces=[True, False, False])
+    reference.set_ents([], default="missing")
+    reference.spans["x"] = [Span(reference, 0, 1, label="A"), Span(reference, 1, 2, label="A")]
+    misaligned = Example(one.predicted, reference)
+    crf: Any = nlp.get_pipe("crf_ner")
+    with pytest.warns(LatentWarning, match="'b'"):
+        (written,) = crf._evidence_reader().written(misaligned)
+    assert written.classes.tolist() == [1, -1]
+    optimizer = nlp.resume_training()
+    nlp.update([misaligned], sgd=optimizer)
+    assert sum(found.expected_tokens for found in crf.source_reliability()) < 1.0 + 1e-6
+
+
+def test_learned_reliability_belongs_to_the_names_of_sources() -> None:
+    nlp, one = annotated_by(x="A", y="A")
+    optimizer = nlp.initialize(lambda: [one])
+    nlp.update([one], sgd=optimizer)
+    crf: Any = nlp.get_pipe("crf_ner")
+    again = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
+    assert again.get_pipe("crf_ner").source_reliability() == crf.source_reliability()  # type: ignore[attr-defined]
+    for names in (["y", "x"], ["x", "z"]):
+        crf.cfg["evidence"] = {"sources": names}
+        with pytest.raises(LatentError, match="x, y"):
+            crf.source_reliability()
+
+
+def test_a_rejected_span_of_many_tokens_is_left_out() -> None:
+    nlp = pipeline(incorrect_spans_key="wrong")
+    one = example(nlp, [(0, 1, "A")], default="missing", words=["a"] * 300)
+    one.reference.spans["wrong"] = [Span(one.reference, 1, 299, label="A")]
+    nlp.initialize(lambda: [example(nlp, [(0, 1, "A")]), one])
+    with pytest.warns(LatentWarning, match="298"):
+        loss = loss_together(nlp, [one])
+    one.reference.spans["wrong"] = []
+    assert loss == loss_together(nlp, [one])
+
+
 @pytest.mark.parametrize(
     ("evidence", "message"),
     [

@@ -487,3 +487,12 @@ def test_a_label_that_is_not_there_is_no_label_of_a_text() -> None:
     optimizer = initialized(nlp, sample=examples(nlp))
     with pytest.raises(LatentError, match="'NX'"):
         nlp.update(annotated_for(nlp, "NX"), sgd=optimizer)
+
+
+def test_a_label_without_any_span_is_told_and_known() -> None:
+    nlp = pipeline()
+    batch = annotated_for(nlp, "NX")
+    with pytest.warns(LatentWarning, match="'NX'"):
+        optimizer = initialized(nlp, sample=[*examples(nlp), *batch])
+    assert "NX" in nlp.get_pipe("tree_spancat").labels  # type: ignore[attr-defined]
+    assert np.isfinite(nlp.update(batch, sgd=optimizer)["tree_spancat"])
