@@ -169,6 +169,11 @@ class EvidenceSurvey:
                 "everything is an entity agrees with that, and it is what large corpora like this "
                 f"teach, with a precision near 0. Set {ADVICE}."
             )
+            if frozenset() in self.sets:
+                said[-1] += (
+                    f" Some texts have an empty list in doc._.{ANNOTATED_LABELS}, which says that "
+                    "they were annotated for no label."
+                )
         return said
 
     def _doubts_of_sources(self, labels: set[str]) -> list[str]:
