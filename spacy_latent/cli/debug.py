@@ -36,7 +36,7 @@ def debug_cli(
     context: typer.Context,
     source: Path = typer.Argument(..., help="Config file, or directory of a trained pipeline"),
     corpus: str | None = typer.Option(
-        None, "--corpus", help="Texts for the gradients; the config's training corpus if not given"
+        None, "--corpus", help="Texts to check; the config's training corpus if not given"
     ),
     count: int = typer.Option(
         8, "--examples", "-n", min=1, help="Texts for the gradients, from all parts of the corpus"
@@ -79,9 +79,9 @@ def examine(
 
     The last result is the number of texts that were read. See :func:`debug_cli` for the arguments.
     """
-    from spacy_latent.cli.training_corpus import development_mistakes, spread, training_examples
+    from spacy_latent.cli.training_corpus import development_mistakes, training_examples
     from spacy_latent.evaluation.diagnosis import describe
-    from spacy_latent.evaluation.mistakes import find_traps
+    from spacy_latent.evaluation.mistakes import find_traps, spread
     from spacy_latent.pipeline.diagnostic import Diagnostic
     from spacy_latent.pipeline.inspection import choose_components
 
@@ -107,7 +107,7 @@ def examine(
         norms, more = gradients(nlp, spread(examples, count), steps)
         diagnostics = more + diagnostics
     if is_new and corpus is None:
-        diagnostics += development_mistakes(nlp, compare=bool(examples))
+        diagnostics += development_mistakes(nlp, examples)
     return layers, norms, diagnostics, len(examples)
 
 
@@ -289,5 +289,5 @@ def print_diagnostics(diagnostics: list[Any], read: int) -> None:
     for diagnostic in diagnostics:
         show[diagnostic.level](diagnostic.text)
     if all(diagnostic.level == "note" for diagnostic in diagnostics):
-        looked = f" in the settings and {number_of(read, 'training text', ',')}" if read else ""
+        looked = f" in the settings and {number_of(read, 'text', ',')}" if read else ""
         msg.good(f"No mistake was found{looked}.")

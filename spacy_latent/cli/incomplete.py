@@ -83,7 +83,7 @@ def incomplete_cli(
             "--label-sets": label_sets is not None,
             "--sources": sources is not None,
         }
-        chosen = " and ".join(option for option, is_given in given.items() if is_given)
+        chosen = ", ".join(option for option, is_given in given.items() if is_given)
         title = f"{chosen} exclude each other" if chosen else "Nothing is taken away"
         fail(title, f"Give one of {', '.join(given)}.")
     if not flags and (full is not None or wrong is not None):

@@ -63,17 +63,11 @@ def training_examples(nlp: Language, corpus: str | None) -> tuple[list[Example],
         return [], f"{why} {advice}", level
 
 
-def spread(examples: Sequence[Example], count: int) -> list[Example]:
-    """Return at most ``count`` examples at equal distances."""
-    step = max(1, len(examples) // count)
-    return list(examples[::step][:count])
-
-
-def development_mistakes(nlp: Language, compare: bool) -> list[Diagnostic]:
+def development_mistakes(nlp: Language, learned: Sequence[Example]) -> list[Diagnostic]:
     """Return diagnostics on the first :data:`JUDGED` examples of the development corpus.
 
     Args:
-        compare: Compare the labels with the labels of the training corpus, which must be readable.
+        learned: Examples of the training corpus, with whose labels theirs are compared.
     """
     from spacy_latent.analysis.reference_check import without_references
     from spacy_latent.cli.config_errors import errors_with_blocks
@@ -102,40 +96,25 @@ def development_mistakes(nlp: Language, compare: bool) -> list[Diagnostic]:
             "names of its fields, and at what the file has."
         )
         return [Diagnostic("warning", "dev-corpus", text)]
-    return list(labels_not_learned(nlp, examples, judged)) if compare else []
+    return list(labels_not_learned(nlp, examples, judged, learned)) if learned else []
 
 
-def labels_not_learned(nlp: Language, examples: list[Example], judged: str) -> Iterator[Diagnostic]:
-    """Yield diagnostics on labels in examples of ``judged`` that the training corpus lacks.
-
-    At most :data:`SEARCHED` training examples are read, and only until all labels are found.
-    """
+def labels_not_learned(
+    nlp: Language, examples: list[Example], judged: str, learned: Sequence[Example]
+) -> Iterator[Diagnostic]:
+    """Yield diagnostics on labels in examples of ``judged`` that the training examples lack."""
     from spacy_latent.analysis.reference_check import a_label, listed, unknown_labels
     from spacy_latent.pipeline.diagnostic import Diagnostic
 
     config = nlp.config.interpolate()
-    learned = str(config["training"].get("train_corpus"))
-    count = 0
-
-    def counted() -> Iterator[Example]:
-        nonlocal count
-        for count, example in enumerate(corpus_reader(config, learned)(nlp), 1):
-            yield example
-            if count == SEARCHED:
-                return
-
-    try:
-        unknown = unknown_labels(nlp, examples, counted())
-    except Exception as error:
-        text = f"[{learned}] cannot be read beyond {number_of(count, 'example')}: {error}"
-        yield Diagnostic("error", "train-corpus", text)
-        return
+    corpus = str(config["training"].get("train_corpus"))
+    count = len(learned)
     part = f"the first {number_of(count, 'example')} of " if count == SEARCHED else ""
-    for name, labels in unknown.items():
+    for name, labels in unknown_labels(nlp, examples, learned).items():
         yield Diagnostic(
             "warning",
             "dev-labels",
-            f"The {name} of [{judged}] have {a_label(labels)} that {part}[{learned}] "
+            f"The {name} of [{judged}] have {a_label(labels)} that {part}[{corpus}] "
             f"{'do' if part else 'does'} not have: {listed(labels)}. What has one of these counts "
             "as missed or wrong. Look at the spelling in both.",
         )
@@ -175,8 +154,11 @@ def empty(config: Config, training: dict[str, Any]) -> str:
     """Return a message on a training corpus without texts, with its path if it has one."""
     name = training["train_corpus"]
     path = block_of(config, f"{name}.path")
-    where = f"[{name}] path: {path}" if isinstance(path, str) else f"[{name}]"
-    return f"the training corpus is empty: {where} has no text with a token."
+    where = f"[{name}], path {path}," if isinstance(path, str) else f"[{name}]"
+    return (
+        f"the training corpus is empty: the reader of {where} gives no text with a token. Look at "
+        "the file, and at settings that leave texts out, such as max_length."
+    )
 
 
 def missing_path(config: Config, setting: str) -> str:
@@ -186,7 +168,8 @@ def missing_path(config: Config, setting: str) -> str:
     filled, raw = block_of(interpolated, name), block_of(config, name)
     if not isinstance(filled, dict) or filled.get("path", "") is not None:
         return ""
-    variable = re.fullmatch(r"\$\{(.+)\}", str(raw["path"]))
+    path = raw["path"] if isinstance(raw, dict) else raw
+    variable = re.fullmatch(r"\$\{(.+)\}", str(path))
     option = variable[1] if variable else f"{name}.path"
     return f"[{name}] has no path: 'spacy train' needs --{option}."
 

@@ -47,8 +47,8 @@ def about_missing_labels(
             yield tell(
                 "no-labels",
                 f"{name}: there is no example of what it finds in "
-                f"{number_of(len(examples), 'training text')}, so it learned nothing here. Give "
-                "annotated texts (--corpus).",
+                f"{number_of(len(examples), 'text')}, so it learned nothing here. Give texts that "
+                "are annotated for it.",
             )
 
 

@@ -35,6 +35,15 @@ FROZEN = "{} is frozen: its structure does not learn."
 # Components of spaCy that others may listen to.
 SHARED = ("tok2vec", "transformer", "curated_transformer")
 
+# Number of examples that are predicted and scored.
+SCORED = 50
+
+
+def spread(examples: Sequence[Example], count: int) -> list[Example]:
+    """Return at most ``count`` examples, from all parts of the corpus."""
+    kept = min(count, len(examples))
+    return [examples[number * len(examples) // kept] for number in range(kept)]
+
 
 def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Diagnostic]:
     """Return the mistakes that are visible in the pipeline and its config.
@@ -65,7 +74,8 @@ def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Diagnost
     found += about_sentences(nlp, examples)
     ranges = about_score_ranges(nlp)
     found += ranges
-    found += about_scores(nlp, examples, ["cats_score"] if ranges else [])
+    mentioned = ["cats_score"] if ranges else []
+    found += about_scores(nlp, spread(examples, SCORED), mentioned)
     found += about_missing_labels(nlp, examples, frozen)
     found += about_incomplete_entities(nlp, examples)
     found += about_rejected_spans(nlp, examples, frozen)

@@ -228,10 +228,9 @@ def sources_of(model: Model, sources: Sequence[str], labels: int) -> TagSources:
         LatentError: if the model has learned from other sources, or from these in another order.
     """
     table = model.get_ref("transitions")
-    # Only training writes the names. Before it, all counts are zero.
-    known = model.attrs.get(_SOURCES)
-    if known is None:
+    if not all(map(table.has_param, _NAMES)):
         return TagSources.empty(len(sources), labels)
+    known = model.attrs[_SOURCES]
     arrays = [table.ops.to_numpy(table.get_param(name)).astype(np.float64) for name in _NAMES]
     if list(known) != list(sources):
         raise LatentError(
@@ -242,13 +241,12 @@ def sources_of(model: Model, sources: Sequence[str], labels: int) -> TagSources:
     return TagSources(*arrays).with_labels(labels)
 
 
-def keep_sources(model: Model, found: TagSources | None) -> None:
-    """Write counts to the model, which saves them; None removes them."""
+def keep_sources(model: Model, sources: Sequence[str], found: TagSources | None) -> None:
+    """Write names and counts of sources to the model, which saves them; None removes them."""
     table = model.get_ref("transitions")
     ops: Any = table.ops
     arrays = (None, None) if found is None else (found.labels, found.places)
-    if found is None:
-        model.attrs.pop(_SOURCES, None)
+    model.attrs[_SOURCES] = list(sources)
     for name, array in zip(_NAMES, arrays):
         if array is None:
             if name in table.param_names:
@@ -264,19 +262,18 @@ def add_counts(model: Model, sources: Sequence[str], known: TagSources, batch: T
     Several batches may come before it, and several processes add up their counts.
 
     Args:
-        sources: names of the sources, which are written to the model.
+        sources: names of the sources.
         known: present counts, which are written to the model if it has none yet.
     """
     table = model.get_ref("transitions")
-    model.attrs[_SOURCES] = list(sources)
     if not all(map(table.has_param, _NAMES)):
-        keep_sources(model, known)
+        keep_sources(model, sources, known)
     ops: Any = table.ops
     for name, array in zip(_NAMES, (batch.labels, batch.places)):
         table.inc_grad(name, ops.asarray(array, dtype="float32"))
 
 
-def learn_counts(model: Model) -> TagSources | None:
+def learn_counts(model: Model, sources: Sequence[str]) -> TagSources | None:
     """Add the stored counts, and leave no gradient of them to an optimizer.
 
     Returns:
@@ -293,5 +290,5 @@ def learn_counts(model: Model) -> TagSources | None:
     )
     if batch.labels.any():
         known.learn(batch)
-        keep_sources(model, known)
+        keep_sources(model, sources, known)
     return known

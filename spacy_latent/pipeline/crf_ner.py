@@ -152,7 +152,8 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
         sources = self._sources()
         set_tags(self.model, len(self.tags))
         if sources is not None:
-            keep_sources(self.model, sources.with_labels(len(self.labels)))
+            names = self._evidence_settings.sources
+            keep_sources(self.model, names, sources.with_labels(len(self.labels)))
 
     # ---------------------------------------------------------------- settings
 
@@ -427,10 +428,11 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
     def finish_update(self, sgd: Optimizer) -> None:
         from spacy_latent.models.tag_sources import keep_sources, learn_counts
 
-        sources = learn_counts(self.model)
+        names = self._evidence_settings.sources
+        sources = learn_counts(self.model, names)
         super().finish_update(sgd)
         if sources is not None:
-            keep_sources(self.model, sources)
+            keep_sources(self.model, names, sources)
 
     def get_loss(
         self, examples: Iterable[Example], scores: "TagScores"
@@ -570,7 +572,7 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
             survey = EvidenceSurvey.of(get_examples(), settings)
             names = sorted(survey.names)
         self.cfg["calibration"] = None
-        keep_sources(self.model, None)
+        keep_sources(self.model, settings.sources, None)
         for name in names:
             self.add_label(name)
         if not self.labels:

@@ -282,8 +282,9 @@ class EvidenceReader:
             if name not in spans:
                 continue
             classes, places = np.zeros(size, dtype=np.int64), np.full(size, -1)
-            given = [span for span in spans[name] if span.label_ in self.labels]
-            if len(given) < len(spans[name]):
+            marked = [span for span in spans[name] if len(span) and span.label_]
+            given = [span for span in marked if span.label_ in self.labels]
+            if len(given) < len(marked):
                 self._tell_unknown(name, example)
             aligned = aligned_spans(example, given, allow_overlap=True)
             if len(aligned) < len(given):
@@ -299,7 +300,8 @@ class EvidenceReader:
         return found
 
     def _tell_unknown(self, name: str, example: Example) -> None:
-        own = next(s for s in example.reference.spans[name] if s.label_ not in self.labels)
+        known = {"", *self.labels}
+        own = next(s for s in example.reference.spans[name] if s.label_ not in known)
         self.tell(
             f"label of {name}",
             f"the source {name!r} gives {own.text[:60]!r} the label {own.label_!r}, which the "
@@ -309,16 +311,21 @@ class EvidenceReader:
 
     def _misaligned(self, name: str, given: Sequence[Span], example: Example) -> np.ndarray:
         """Return the predicted tokens under spans that do not fit them, and warn once."""
-        lost = [span for span in given if not aligned_spans(example, [span])]
+        to_own, doc = example.alignment.y2x, example.predicted
+        under = [np.concatenate([to_own[i] for i in range(s.start, s.end)]) for s in given]
+        fit = [
+            len(own) > 0 and doc[int(own.min()) : int(own.max()) + 1].text == span.text
+            for span, own in zip(given, under)
+        ]
+        lost = [span for span, fits in zip(given, fit) if not fits]
         self.tell(
             f"spans of {name}",
             f"the span {lost[0].text[:60]!r} of the source {name!r} does not begin and end where "
             f"tokens of {example.predicted.text[:60]!r} do. Such spans say nothing of their "
             "tokens.",
         )
-        to_own = example.alignment.y2x
-        under = [to_own[i] for span in lost for i in range(span.start, span.end)]
-        return np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *under]).astype(np.int64))
+        tokens = [own for own, fits in zip(under, fit) if not fits]
+        return np.unique(np.concatenate(tokens)).astype(np.int64)
 
     def take_as_outside(
         self, allowed: np.ndarray, example: Example, written: Sequence[Written] = ()

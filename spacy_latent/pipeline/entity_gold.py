@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from spacy.tokens import Span
 from spacy.training import Example, remove_bilu_prefix
 
 from spacy_latent.annotations import aligned_spans, rejected_key
@@ -154,23 +155,28 @@ class EntityGold:
                     f"and among its incorrect spans, doc.spans[{key!r}]. Expected at most one of "
                     "the two: take it out of the wrong one."
                 )
-        aligned = aligned_spans(example, spans, allow_overlap=True)
         place = {tag: i for i, tag in enumerate(self.tags)}
         return sorted(
             {
                 Run(span.start, tuple(place[tag] for tag in biluo(len(span), span.label_)))
-                for span in aligned
-                if span.label_ in self.labels and len(span) <= LONGEST
+                for span in self._known(example, spans)
+                if len(span) <= LONGEST
             },
             key=lambda run: (run.start, run.tags),
         )
+
+    def _known(self, example: Example, spans: Sequence[Span]) -> list[Span]:
+        """Return spans with known labels, on the predicted doc."""
+        known = [span for span in spans if span.label_ in self.labels]
+        return aligned_spans(example, known, allow_overlap=True)
 
     def long_rejects(self, example: Example) -> str:
         """Return a sentence if a rejected span is too long to be read, or ""."""
         key = self.incorrect_spans_key
         if key is None or key not in example.reference.spans:
             return ""
-        longest = max(map(len, example.reference.spans[key]), default=0)
+        long = [span for span in example.reference.spans[key] if 2 * len(span) > LONGEST]
+        longest = max(map(len, self._known(example, long)), default=0)
         if longest <= LONGEST:
             return ""
         return (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from itertools import islice
 from typing import Any
 
@@ -50,6 +51,9 @@ class EvidenceSurvey:
         given: for each label that sources give, these sources.
         marked: number of tokens in spans of sources that are annotated as inside of entities, and
             of those annotated as outside.
+        marked_texts: number of texts with such spans, and of those without an annotated entity in
+            which such a token is annotated as outside.
+        without_labels: number of texts that were annotated for no label.
         there: categories of flags, and sources, that some text has.
     """
 
@@ -64,6 +68,8 @@ class EvidenceSurvey:
     flagged: set[str] = field(default_factory=set)
     given: dict[str, set[str]] = field(default_factory=dict)
     marked: list[int] = field(default_factory=lambda: [0, 0])
+    marked_texts: list[int] = field(default_factory=lambda: [0, 0])
+    without_labels: int = 0
     there: set[str] = field(default_factory=set)
     says_none: bool = False
 
@@ -85,6 +91,7 @@ class EvidenceSurvey:
         self.outside += int(outside.sum())
         self.missing += int((~entity & ~outside).sum())
         self.found.update(span.label_ for span in doc.ents)
+        self.without_labels += labels is not None and not labels
         if labels is not None:
             self.sets.add(frozenset(labels))
             self.asked.update(labels)
@@ -92,15 +99,18 @@ class EvidenceSurvey:
         self.flagged.update(flags)
         self.says_none |= any(not least for least in flags.values())
         self.there.update(category for category in self.settings.flags if category in doc.cats)
-        for source in self.settings.sources:
-            if source in doc.spans:
-                self.there.add(source)
-                for span in doc.spans[source]:
-                    self.given.setdefault(span.label_, set()).add(source)
-                    own = slice(span.start, span.end)
-                    self.marked[0] += int(entity[own].sum())
-                    if labels is None or span.label_ in labels:
-                        self.marked[1] += int(outside[own].sum())
+        written = [source for source in self.settings.sources if source in doc.spans]
+        self.there.update(written)
+        before = self.marked[1]
+        spans = [(source, span) for source in written for span in doc.spans[source] if span.label_]
+        for source, span in spans:
+            self.given.setdefault(span.label_, set()).add(source)
+            own = slice(span.start, span.end)
+            self.marked[0] += int(entity[own].sum())
+            if labels is None or span.label_ in labels:
+                self.marked[1] += int(outside[own].sum())
+        self.marked_texts[0] += bool(spans)
+        self.marked_texts[1] += self.marked[1] > before and not entity.any()
 
     def leaves_open(self, labels: Iterable[str]) -> bool:
         """Return whether some token is known neither as outside of entities nor as part of one.
@@ -161,7 +171,15 @@ class EvidenceSurvey:
                 "entities."
             )
         says_outside = self.settings.tells_outside or self.says_none
-        if self.missing and self.inside and self.outside < self.inside and not says_outside:
+        are_open = self.missing and self.inside and self.outside < self.inside
+        if are_open and not says_outside and self.without_labels:
+            are = "text has" if self.without_labels == 1 else "texts have"
+            said.append(
+                f"{self.without_labels} {are} an empty list in doc._.{ANNOTATED_LABELS}, so that "
+                "no token there counts as outside of entities. That everything is an entity agrees "
+                "with that. Name the labels that were looked for, or remove the list."
+            )
+        elif are_open and not says_outside:
             said.append(
                 f"of the tokens of {number_of(self.texts, 'training text')} {self.inside} are in "
                 f"entities, {self.missing} have no annotation, and {self.outside or 'none'} are "
@@ -169,17 +187,14 @@ class EvidenceSurvey:
                 "everything is an entity agrees with that, and it is what large corpora like this "
                 f"teach, with a precision near 0. Set {ADVICE}."
             )
-            if frozenset() in self.sets:
-                said[-1] += (
-                    f" Some texts have an empty list in doc._.{ANNOTATED_LABELS}, which says that "
-                    "they were annotated for no label."
-                )
         return said
 
     def _doubts_of_sources(self, labels: set[str]) -> list[str]:
         said = []
         inside, outside = self.marked
-        if outside > inside:
+        texts, contradicted = self.marked_texts
+        # A source may be wrong in some texts, but hardly about nearly all that it says.
+        if outside > 9 * inside and 2 * contradicted > texts:
             said.append(
                 f"{number_of(outside, 'token')} in spans of the sources "
                 f"{'is' if outside == 1 else 'are'} annotated as outside of entities, and {inside} "
@@ -200,21 +215,34 @@ class EvidenceSurvey:
             if near and near not in told:
                 told.add(label)
                 said.append(
-                    f"only the source {min(sources)!r} gives the label {label!r}, and there is "
-                    f"{near!r}. If they mean the same, write them alike: these are two labels."
+                    f"only the source {min(sources)!r} gives the label {label!r}, which is spelt "
+                    f"nearly like {near!r}. If they mean the same, write them alike: these are two "
+                    "labels."
                 )
         return said
 
 
 def _near(label: str, others: Iterable[str]) -> str | None:
     """Return a label that may be meant by another spelling or abbreviation of it."""
-    low = label.lower()
-    for other in sorted(others):
-        own = other.lower()
-        short, long = sorted((low, own), key=len)
-        if (len(short) > 2 and long.startswith(short)) or get_close_matches(low, [own], 1, 0.8):
-            return other
-    return None
+    return max(
+        (other for other in sorted(others) if _are_near(label, other)),
+        key=lambda other: _likeness(label, other),
+        default=None,
+    )
+
+
+def _are_near(label: str, other: str) -> bool:
+    short, long = sorted((label, other), key=len)
+    # A new word distinguishes labels, as in drug_dose and DiseaseClass.
+    new_word = re.match(r"[\W_\d]|[A-Z][a-z]", long[len(short) :])
+    short, long = (re.sub(r"[\W_]", "", one).lower() for one in (short, long))
+    if long in (short, f"{short}s"):
+        return True
+    return long.startswith(short) and not new_word and _likeness(label, other) > 0.6
+
+
+def _likeness(label: str, other: str) -> float:
+    return SequenceMatcher(None, label.lower(), other.lower()).ratio()
 
 
 def lost_by_augmenter(nlp: Language | None, examples: Iterable[Example]) -> str:

@@ -131,8 +131,8 @@ class SpanGold:
             self.tell(
                 f"no {label}",
                 f"texts are said to be annotated for {label!r}, and none has such a span in "
-                f"doc.spans[{self.key!r}]. Look at the spelling in doc._.{ANNOTATED_LABELS}, or "
-                "annotate such spans.",
+                f"doc.spans[{self.key!r}]. Look at the spelling in doc._.{ANNOTATED_LABELS}, "
+                "unless the label is one of another component.",
             )
         singles = sorted(there | asked)
         return [[label] for label in singles] + [list(names) for names in sorted(found)]

@@ -388,7 +388,6 @@ def test_debug_names_labels_that_training_does_not_have(
     docs[0].cats = {"D": 1.0, "A": 0.0}
     DocBin(docs=[docs[0], docs[19]]).to_disk(written / "dev.spacy")
     paths = [f"--paths.{name}={written / name}.spacy" for name in ("train", "dev")]
-    # The label C is only in a text after those that initialize the pipeline.
     code, said = debug(written, *paths)
     assert code == 0, said
     assert "of [corpora.dev] have a label that [corpora.train] does not have: D." in said

@@ -613,6 +613,12 @@ def annotated_by(default: str = "missing", **sources: str) -> tuple[Language, Ex
         ("missing", {"x": "A", "y": "A"}, None, None),
         # Sources may be for different labels.
         ("missing", {"x": "A", "y": "B"}, None, None),
+        ("missing", {"x": "CARDINAL", "y": "ORDINAL"}, None, None),
+        ("missing", {"x": "drug", "y": "drug_dose"}, None, None),
+        ("missing", {"x": "Disease", "y": "DiseaseClass"}, None, None),
+        ("missing", {"x": "TYPE_1", "y": "TYPE_2"}, None, None),
+        ("missing", {"x": "PER", "y": "PERSON"}, None, "PERSON"),
+        ("missing", {"x": "drug", "y": "DRUGS"}, None, "DRUGS"),
     ],
 )
 def test_doubtful_sources_are_told(
@@ -629,7 +635,7 @@ def test_doubtful_sources_are_told(
 
 def test_texts_that_are_annotated_for_no_label_are_told_like_missing_tokens() -> None:
     nlp = pipeline()
-    with pytest.warns(DoubtfulEvidence, match="everything is an entity"):
+    with pytest.warns(DoubtfulEvidence, match="empty list"):
         nlp.initialize(lambda: [example(nlp, [(0, 1, "A")], labels=[])])
 
 
@@ -662,15 +668,33 @@ def test_learned_reliability_belongs_to_the_names_of_sources() -> None:
             crf.source_reliability()
 
 
+def test_counts_of_another_process_come_with_the_names_of_sources() -> None:
+    nlp, one = annotated_by(x="A", y="A")
+    optimizer = nlp.initialize(lambda: [one])
+    crf: Any = nlp.get_pipe("crf_ner")
+    nlp.update([example(nlp)])
+    # Other processes had texts with sources. Their counts arrive as gradients.
+    table = crf.model.get_ref("transitions")
+    for name in ("source_labels", "source_places"):
+        table.inc_grad(name, np.ones(table.get_param(name).shape, dtype="float32"))
+    crf.finish_update(optimizer)
+    assert all(found.tokens > 0 for found in crf.source_reliability())
+    crf.cfg["evidence"] = {"sources": ["x", "y", "z"]}
+    with pytest.raises(LatentError, match="x, y"):
+        nlp.update([one])
+
+
 def test_a_rejected_span_of_many_tokens_is_left_out() -> None:
     nlp = pipeline(incorrect_spans_key="wrong")
     one = example(nlp, [(0, 1, "A")], default="missing", words=["a"] * 300)
     one.reference.spans["wrong"] = [Span(one.reference, 1, 299, label="A")]
     nlp.initialize(lambda: [example(nlp, [(0, 1, "A")]), one])
+    crf: Any = nlp.get_pipe("crf_ner")
     with pytest.warns(LatentWarning, match="298"):
-        loss = loss_together(nlp, [one])
-    one.reference.spans["wrong"] = []
-    assert loss == loss_together(nlp, [one])
+        loss_together(nlp, [one])
+    assert crf._gold_reader().incorrect_runs(one) == []
+    one.reference.spans["wrong"] = [Span(one.reference, 1, 101, label="A")]
+    assert len(crf._gold_reader().incorrect_runs(one)) == 1
 
 
 @pytest.mark.parametrize(
