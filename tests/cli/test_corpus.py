@@ -94,7 +94,7 @@ def test_docs_that_are_left_out_count_in_the_runs_of_a_document(tmp_path: Path) 
 
 
 def test_who_gives_a_table_is_told_how_it_is_converted(tmp_path: Path) -> None:
-    assert "docs/index.md" in said(tmp_path / "a.csv", b"text,label\na,b\n")
+    assert "'Quick start'" in said(tmp_path / "a.csv", b"text,label\na,b\n")
 
 
 def test_standard_input_is_read_as_files_are(monkeypatch: pytest.MonkeyPatch) -> None:
