@@ -62,7 +62,10 @@ FOLDERS = {"bc5cdr": BC5CDR} | {name: one.folder for name, one in MORE_CORPORA.i
 # with their entry, and the end of the entry's name.
 ONE_MODEL = {
     False: ((STEPS, INCOMPLETE_ENTRIES, ""), (2 * STEPS, AMOUNTS, f", {2 * STEPS} steps")),
-    True: ((ENCODER_STEPS, INCOMPLETE_OVER_ENCODER, ""),),
+    True: (
+        (ENCODER_STEPS, INCOMPLETE_OVER_ENCODER, ""),
+        (2 * ENCODER_STEPS, INCOMPLETE_OVER_ENCODER, f", {2 * ENCODER_STEPS} steps"),
+    ),
 }
 
 
