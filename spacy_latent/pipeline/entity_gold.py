@@ -175,6 +175,7 @@ class EntityGold:
         key = self.incorrect_spans_key
         if key is None or key not in example.reference.spans:
             return ""
+        # Alignment is slow, and hardly ever makes a span more than twice as long.
         long = [span for span in example.reference.spans[key] if 2 * len(span) > LONGEST]
         longest = max(map(len, self._known(example, long)), default=0)
         if longest <= LONGEST:

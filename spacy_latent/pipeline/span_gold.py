@@ -151,8 +151,7 @@ class SpanGold:
             return agreeing
         unknown = sorted(names - set(self.labels))
         if unknown:
-            source = f"{self.name}: doc.spans[{self.key!r}]"
-            raise LatentError(unknown_label(source, unknown[0], self.labels))
+            raise self._unknown(unknown[0])
         self.tell(
             "together",
             f"a span has the labels {', '.join(sorted(names))} at once, which were not seen "
@@ -167,8 +166,11 @@ class SpanGold:
         """Raise LatentError if an annotated span has an unknown label."""
         for span in example.reference.spans.get(self.key, []):
             if span.label_ not in self.labels:
-                source = f"{self.name}: doc.spans[{self.key!r}]"
-                raise LatentError(unknown_label(source, span.label_, self.labels))
+                raise self._unknown(span.label_)
+
+    def _unknown(self, label: str) -> LatentError:
+        source = f"{self.name}: doc.spans[{self.key!r}]"
+        return LatentError(unknown_label(source, label, self.labels))
 
     def _warn_of_crossing(self, lost: Sequence[Span]) -> None:
         named = ", ".join(f"{span.text[:60]!r} of {span.doc.text[:60]!r}" for span in lost[:3])
