@@ -152,7 +152,8 @@ TABLES = (
     Table(
         "Speed of inference on a GPU",
         "Milliseconds for marginals of 256 items of 32 words. *Times* is the faster peer's time "
-        "divided by ours: below 1, the peer is faster.",
+        "divided by ours: below 1, the peer is faster. "
+        "Measured before the kernels were written in Triton.",
         ("", "kernel", "torch-struct", "torch.linalg", "times"),
         tuple(map(_gpu, ("linear chain", "projective tree", "constituency tree", "spanning tree"))),
     ),
