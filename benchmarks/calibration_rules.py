@@ -1,4 +1,4 @@
-"""Calibration error that remains with different rules for the calibration of entities.
+r"""Calibration error that remains with different rules for the calibration of entities.
 
     python -m benchmarks calibration_rules UNER training/uner_crf/model-best \
         corpus/uner/dev.spacy corpus/uner/test.spacy

@@ -110,7 +110,9 @@ def in_container(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="not in /tmp, which the container replaces")
     folder = parser.parse_args().folder.resolve()
     if Path("/tmp") in folder.parents:

@@ -1,4 +1,4 @@
-"""Scores, calibration and speed of pipelines on English web text that was never used for choices.
+r"""Scores, calibration and speed of pipelines on English web text that was never used for choices.
 
     python -m benchmarks english corpus/english/test.spacy training/english_calibrated \
         training/english_spacy/model-best en_core_web_sm --meta assets/english/meta.json

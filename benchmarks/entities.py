@@ -1,4 +1,4 @@
-"""F1, calibration and speed of ``crf_ner`` and spaCy's ``ner`` on a development set.
+r"""F1, calibration and speed of ``crf_ner`` and spaCy's ``ner`` on a development set.
 
     python -m benchmarks entities WNUT-17 corpus/ner/dev.spacy \
         --crf training/crf_seed0/model-best --ner training/ner_seed0/model-best
@@ -100,7 +100,9 @@ def shares(values: list[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("title")
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--crf", type=Path, nargs="+", required=True)

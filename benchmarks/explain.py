@@ -1,4 +1,4 @@
-"""Faithfulness of the words that ``spacy latent explain`` chooses, over texts of a corpus.
+r"""Faithfulness of the words that ``spacy latent explain`` chooses, over texts of a corpus.
 
 They are compared with equally many words by leave-one-out, and with equally many random words.
 

@@ -65,7 +65,9 @@ def build(kind: str, options: dict[str, Any]) -> Language:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--docs", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Share of draws that keep the precision promised by ``spacy latent calibrate --precision``.
+r"""Share of draws that keep the precision promised by ``spacy latent calibrate --precision``.
 
     python -m benchmarks precision_promise BC5CDR training/bc5cdr_crf/model-last \
         corpus/bc5cdr/dev.spacy

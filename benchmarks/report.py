@@ -78,7 +78,9 @@ def clocks() -> np.ndarray:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--docs", type=int, default=10_000)
     parser.add_argument("--page", type=Path, help="write the last page to this file")
     arguments = parser.parse_args()

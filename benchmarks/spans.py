@@ -262,7 +262,9 @@ def tell_of_labels(numbers: list[int], turns: int) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("title", nargs="?")
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--labels", type=int, nargs="+", help="tell what so many labels cost")

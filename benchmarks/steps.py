@@ -153,7 +153,9 @@ class Training:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--docs", type=int, default=256, help="docs of a step")
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()

@@ -6,7 +6,7 @@ Both are values in ``doc.user_data``, so that ``DocBin(store_user_data=True)`` k
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from spacy.tokens import Doc
@@ -43,9 +43,8 @@ def annotated_labels(doc: Doc) -> tuple[str, ...] | None:
     given = _value(doc, ANNOTATED_LABELS)
     if given is None:
         return None
-    is_list = isinstance(given, Iterable) and not isinstance(given, (str, Mapping))
-    # An iterator can be read once only.
-    given = list(given) if is_list else given
+    # An iterator, which can be read only once, would be empty for the next reader.
+    is_list = isinstance(given, Collection) and not isinstance(given, (str, Mapping))
     if not is_list or not all(isinstance(one, str) and one for one in given):
         raise LatentError(
             f"doc._.{ANNOTATED_LABELS} of {doc.text[:60]!r} is {reprlib.repr(given)}; expected a "

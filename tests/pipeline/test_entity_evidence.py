@@ -296,6 +296,12 @@ def test_what_are_no_flags_is_refused(nlp: Language, flags: Any) -> None:
         agreeing(nlp, example(nlp, default="missing", flags=flags))
 
 
+@pytest.mark.parametrize("labels", ["A", {"A": 1}, ["A", 3], [""], iter(["A"])])
+def test_label_sets_that_are_no_list_of_names_are_refused(nlp: Language, labels: Any) -> None:
+    with pytest.raises(LatentError):
+        agreeing(nlp, example(nlp, default="missing", labels=labels))
+
+
 def test_flags_and_label_sets_survive_a_file(nlp: Language) -> None:
     one = example(nlp, flags={"A": 2, "B": 0}, labels=("A",))
     data = DocBin(store_user_data=True, docs=[one.reference]).to_bytes()
