@@ -59,6 +59,7 @@ def main(
     """
     from dataclasses import asdict
 
+    from spacy_latent.analysis.figures import plain
     from spacy_latent.analysis.rationales import report
     from spacy_latent.cli.corpus import read_examples
     from spacy_latent.cli.progress import progress
@@ -77,7 +78,7 @@ def main(
         found = report(nlp, docs, spans_key, listed, seed, progress)
     msg.table(table_rows(found), header=("", *COLUMNS.values()))
     if metrics is not None:
-        write_json(metrics, {name: asdict(row) for name, row in found.items()})
+        write_json(metrics, plain({name: asdict(row) for name, row in found.items()}))
 
 
 def read_words(path: Path) -> list[str]:
