@@ -47,6 +47,15 @@ def test_figures_that_no_text_has_are_null(tmp_path):
     assert found["comprehensiveness"] is None and found["rate"] == 1.0
 
 
+def test_labels_that_the_pipeline_does_not_know_are_told(tmp_path):
+    nlp = trained_rationale(rationale_pipeline(), steps=1)
+    nlp.to_disk(tmp_path / "model")
+    rows = [{"text": "a good film of it", "cats": {"never seen": 1, "B": 0}}]
+    srsly.write_jsonl(tmp_path / "c.jsonl", rows)
+    result = run(tmp_path / "model", tmp_path / "c.jsonl")
+    assert "never seen" in result.stderr
+
+
 def test_what_is_missing_is_named(tmp_path):
     result = run(tmp_path / "model", tmp_path / "none.spacy", code=1)
     assert "none.spacy does not exist" in " ".join(result.output.split())
