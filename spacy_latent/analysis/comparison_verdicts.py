@@ -25,6 +25,8 @@ NO_SIGN = 0.03
 FAR = 0.5
 # Agreement of trainings, on a scale from 0 for random structures to 1, below which is a warning.
 NEAR_RANDOM = 0.1
+# A control that is another pipeline differs in a hundred settings. A verdict names so many.
+MOST_SETTINGS = 8
 
 
 def of_training(figures: LayerFigures) -> Iterator[Verdict]:
@@ -57,7 +59,7 @@ def of_training(figures: LayerFigures) -> Iterator[Verdict]:
         if control.unlike:
             text = (
                 f"The control {name} differs from this model in more than its {figures.plural}: "
-                f"{'; '.join(control.unlike)}."
+                f"{_listed(control.unlike)}."
             )
             yield Verdict("note", "control-unlike", text)
 
@@ -94,12 +96,19 @@ def _control_verdict(
         text = f"{text}. Whether the {plural} help cannot be told: {reason}."
         return Verdict("note", "trained-undecided", text)
     if control.unfair:
-        unfair = f"since the control was trained otherwise: {'; '.join(control.unfair)}."
+        unfair = f"since the control was trained otherwise: {_listed(control.unfair)}."
         text = f"{text}. That is no proof that the {plural} help, {unfair}"
         return Verdict("note", "trained-unlike", text)
     if difference < SMALL:
         return Verdict("note", "helps-little", f"{text}. The {plural} help, if little.")
     return Verdict("good", "helps", f"{text}. The {plural} help.")
+
+
+def _listed(settings: list[str]) -> str:
+    """Return a text of the first settings and the number of the others; the figures have all."""
+    shown = "; ".join(settings[:MOST_SETTINGS])
+    left = len(settings) - MOST_SETTINGS
+    return f"{shown}; and {number_of(left, 'setting')} more" if left > 0 else shown
 
 
 def _mean_of(trainings: int) -> str:

@@ -27,6 +27,8 @@ Examples:
 
 # Name of a file in the output directory, next to the pipelines.
 CONFIG_NAME = "control.cfg"
+# Settings of [training] that name a corpus.
+CORPORA = ("train_corpus", "dev_corpus")
 
 
 def control_cli(
@@ -63,7 +65,7 @@ def control_cli(
     from spacy.util import load_config, logger
 
     from spacy_latent.cli.config_errors import config_overrides, readable_config
-    from spacy_latent.cli.training_corpus import missing_path
+    from spacy_latent.cli.training_corpus import absent_path, missing_path
     from spacy_latent.corpora.text_files import read_text
     from spacy_latent.evaluation.controls import control_config
 
@@ -90,10 +92,13 @@ def control_cli(
         changed.to_disk(output / CONFIG_NAME)
         try:
             train(output / CONFIG_NAME, output, use_gpu=gpu_id)
-        except ValueError as error:
-            missing = [missing_path(changed, name) for name in ("train_corpus", "dev_corpus")]
+        except (ValueError, OSError) as error:
+            missing = [missing_path(changed, name) for name in CORPORA]
             # spaCy's error does not say which path.
-            if str(error).startswith("[E913]") and any(missing):
+            if not str(error).startswith("[E913]"):
+                filled = changed.interpolate()
+                missing = [absent_path(filled, filled["training"][name]) for name in CORPORA]
+            if any(missing):
                 raise LatentError(" ".join(filter(None, missing))) from error
             raise
     msg.info(f"Compare: spacy latent report MODEL CORPUS PAGE --control {output}")

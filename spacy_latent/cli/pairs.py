@@ -60,6 +60,8 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
         warnings.simplefilter("ignore", LatentWarning)
         reader = read_text_pairs_v1(corpus, first, second, label, missing=missing_labels(config))
         examples = list(reader(nlp))
+    if not examples:
+        raise LatentError(f"The corpus {corpus} holds no pairs. Give one with at least one.")
     gold = [_gold(example.reference) for example in examples]
     labelled = [bool(example.reference.cats) for example in examples]
     if not any(labelled) and not any(gold):
@@ -81,7 +83,8 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
             warn(f"{missed} in {corpus} have no label, and count neither as right nor as wrong")
         for said in in_words(unknown_labels(nlp, examples)):
             warn(said)
-    if any(gold):
+    # A classifier without a structure has no alignments.
+    if any(gold) and own:
         links = [links_of(doc, own[0]) or [] for doc, known in zip(docs, gold) if known]
         row |= {**vars(alignment_scores(links, *zip(*filter(None, gold)))), "links": links}
     return row
@@ -167,6 +170,10 @@ def main(
         of_fields = isinstance(error, NoSuchField)
         advice = " On the command line: --first, --second and --label." if of_fields else ""
         fail(f"{corpus} cannot be judged", f"{error}{advice}")
+    names = [row["name"] for row in judged]
+    for row, path in zip(judged, models):
+        if names.count(row["name"]) > 1:
+            row["name"] = str(path)
     rows = [*judged, *control_rows(corpus)]
     compare(rows, beside, corpus)
     columns = [column for column in COLUMNS if any(column in row for row in rows)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from spacy_latent.cli.messages import fail, failing, msg
+from spacy_latent.cli.messages import fail, failing, msg, warn
 from spacy_latent.cli.options import Code, GpuId, Limit, Metrics, Model
 from spacy_latent.cli.output import check_output, write_json
 from spacy_latent.cli.pipelines import load, prepare
@@ -59,7 +59,9 @@ def main(
     """
     from dataclasses import asdict
 
+    from spacy_latent.analysis.figures import plain
     from spacy_latent.analysis.rationales import report
+    from spacy_latent.analysis.reference_check import in_words, unknown_labels
     from spacy_latent.cli.corpus import read_examples
     from spacy_latent.cli.progress import progress
 
@@ -73,11 +75,14 @@ def main(
     nlp = load(model)
     with failing("The rationales could not be measured"):
         listed = {word for path in words or [] for word in read_words(path)}
-        docs = [example.reference for example in read_examples(nlp, str(corpus), limit)]
+        examples = read_examples(nlp, str(corpus), limit)
+        for said in in_words(unknown_labels(nlp, examples)):
+            warn(said)
+        docs = [example.reference for example in examples]
         found = report(nlp, docs, spans_key, listed, seed, progress)
     msg.table(table_rows(found), header=("", *COLUMNS.values()))
     if metrics is not None:
-        write_json(metrics, {name: asdict(row) for name, row in found.items()})
+        write_json(metrics, plain({name: asdict(row) for name, row in found.items()}))
 
 
 def read_words(path: Path) -> list[str]:

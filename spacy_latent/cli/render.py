@@ -348,6 +348,8 @@ def _inputs_of_json(nlp: Language, path: Path, keys: list[str]) -> Iterator[tupl
             yield Doc(nlp.vocab, words=words), reference
             continue
         text = entry.get(keys[0])
+        if not isinstance(text, str) and keys[0] in entry:
+            fail(f"Line {i} of {path} has {repr(text)[:60]} under {keys[0]!r}", "Give a text.")
         if not isinstance(text, str):
             there = ", ".join(map(repr, entry)) if entry is line else "no object"
             fail(

@@ -11,6 +11,7 @@ import typer
 from spacy_latent.characters import escaped_lines
 from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, GpuId
+from spacy_latent.cli.output import check_output
 from spacy_latent.errors import LatentError, number_of
 
 EXAMPLES = """
@@ -65,6 +66,8 @@ def sweep_cli(
             f"Leave it out, and give --seeds, the number of trainings of each setting ({seeds}).",
         )
     output = output or study.with_name(f"{study.stem}-models")
+    # A training that fails is not tried again, so all of them would be lost.
+    check_output(output / "log.txt")
     arguments = ["--gpu-id", str(gpu_id)] + ([] if code is None else ["--code", str(code)])
     with failing("The sweep could not be made"):
         text = read_text(config)

@@ -123,6 +123,9 @@ def jobs_of(
         raise LatentError(f"The format is {form!r}; expected one of {', '.join(ENDINGS)}.")
     if form == "parquet":
         pyarrow()
+    # Started again, the annotation would read its own files as part of the corpus.
+    if Path(source).is_dir() and output.resolve().is_relative_to(Path(source).resolve()):
+        raise LatentError(f"{output} is in the corpus {source}. Give a directory outside of it.")
     fields = text_fields(model, text_field)
     listed = None
     if str(source) != STDIN:
@@ -185,6 +188,9 @@ def _check_output(
         raise LatentError(
             f"{output} cannot be written to: {error.strerror}. Give another directory."
         ) from error
+    except LatentError:
+        # It is a ValueError, too.
+        raise
     except ValueError as error:
         raise LatentError(
             f"{path}, which holds the settings of {output}, is no JSON: {error}. Delete {output} "

@@ -192,7 +192,13 @@ def annotate_rows(nlp: Language, sources: Iterable[Source], batch_size: int = BA
             missing = (number for _, number in docs if rows[number].doc is None)
             errors.update(dict.fromkeys(missing, error_text(error)))
 
-    nlp.set_error_handler(keep)
+    nlp.default_error_handler = keep
+    for _, pipe in nlp.pipeline:
+        # A component of compiled code may have no place for a handler, as spaCy's ner and parser in
+        # some versions. Its errors end nlp.pipe instead.
+        if hasattr(pipe, "set_error_handler"):
+            with suppress(AttributeError):
+                pipe.set_error_handler(keep)
     annotate(number for number, row in enumerate(rows) if row.error is None)
     for number, row in enumerate(rows):
         if row.doc is None and row.error is None:

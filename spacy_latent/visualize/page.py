@@ -27,6 +27,7 @@ from spacy_latent.visualize.picture import (
 NOTHING = Markup("")
 RULES = """
 .spacy-latent{background:var(--sl-ground);color:var(--sl-ink);padding:.5rem 1rem}
+.spacy-latent h1,.sl-seen,.sl-figure>figcaption{overflow-wrap:anywhere}
 .sl-seen{max-width:60rem;line-height:1.5}
 .sl-figure{margin:0 0 1.5rem}
 .sl-figure>figcaption{color:var(--sl-muted);font-size:.85rem;margin-bottom:.3rem}

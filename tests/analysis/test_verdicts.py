@@ -372,6 +372,15 @@ def test_a_control_that_was_trained_otherwise_proves_nothing() -> None:
     assert answer(verdicts(made)) == "No"
 
 
+def test_a_control_that_is_another_pipeline_does_not_fill_the_page() -> None:
+    other = [f"components.textcat.setting_{i}: 1 → default" for i in range(100)]
+    made = figures(**trained(("stock", 0.3, 0.25, 0.35), unlike=other, unfair=other))
+    texts = {found.code: found.text for found in verdicts(made)}
+    for code in ("control-unlike", "trained-unlike"):
+        assert other[0] in texts[code] and other[-1] not in texts[code]
+        assert "92 settings more" in texts[code]
+
+
 def test_of_several_tasks_the_first_is_what_the_model_is_for() -> None:
     made = figures(**trained(("random", 0.05, 0.03, 0.07)))
     measures = made.trained.measures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -35,8 +36,8 @@ def model(tmp_path):
     return nlp, tmp_path / "mine" / "model-best"
 
 
-def test_accuracy_and_alignments_beside_controls(model, tmp_path):
-    nlp, path = model
+def save_aligned(nlp, path):
+    """Save the pairs with their labels, and with the pipeline's own alignments of the like ones."""
     gold = DocBin(store_user_data=True)
     for found, (first, second, label) in zip(docs(nlp), PAIRS):
         doc = make_pair_doc(nlp, first, second)
@@ -46,7 +47,12 @@ def test_accuracy_and_alignments_beside_controls(model, tmp_path):
             cells = found._.latent[NAME].spans
             annotations.write(doc, "sure", cells)
         gold.add(doc)
-    gold.to_disk(tmp_path / "dev.spacy")
+    gold.to_disk(path)
+
+
+def test_accuracy_and_alignments_beside_controls(model, tmp_path):
+    nlp, path = model
+    save_aligned(nlp, tmp_path / "dev.spacy")
     metrics = tmp_path / "metrics" / "pairs.json"
     result = judge(path, tmp_path / "dev.spacy", "--metrics", metrics)
     assert "mine" in result.output and "nearest same word" in result.output
@@ -58,6 +64,34 @@ def test_accuracy_and_alignments_beside_controls(model, tmp_path):
     result = judge(path, tmp_path / "dev.spacy", "--beside", "nothing", code=1)
     assert "no row 'nothing'" in result.output
     assert set(rows) == {"mine", "same word", "nearest same word", "diagonal"}
+
+
+def test_seeds_of_one_name_have_rows_of_their_own(model, tmp_path):
+    paths = [model[1], tmp_path / "seed-1" / "mine" / "model-best"]
+    shutil.copytree(*paths)
+    corpus, metrics = tmp_path / "dev.jsonl", tmp_path / "pairs.json"
+    rows = [{"text_a": a, "text_b": b, "label": label} for a, b, label in PAIRS]
+    srsly.write_jsonl(corpus, rows)
+    judge(*paths, corpus, "--metrics", metrics)
+    assert list(srsly.read_json(metrics)) == list(map(str, paths))
+
+
+def test_a_classifier_without_a_structure_has_no_alignments(model, tmp_path):
+    save_aligned(model[0], tmp_path / "dev.spacy")
+    nlp = spacy.blank("en")
+    nlp.add_pipe("textcat").add_label("same")
+    nlp.get_pipe("textcat").add_label("other")
+    nlp.initialize()
+    nlp.to_disk(tmp_path / "stock")
+    judge(tmp_path / "stock", tmp_path / "dev.spacy", "--metrics", tmp_path / "pairs.json")
+    rows = srsly.read_json(tmp_path / "pairs.json")
+    assert "accuracy" in rows["stock"] and "f1" not in rows["stock"]
+    assert "f1" in rows["diagonal"]
+
+
+def test_a_corpus_without_pairs_is_named(model, tmp_path):
+    (tmp_path / "dev.jsonl").write_text("", encoding="utf8")
+    assert "no pairs" in " ".join(judge(model[1], tmp_path / "dev.jsonl", code=1).output.split())
 
 
 def test_a_corpus_without_alignments_has_accuracy_alone(model, tmp_path, monkeypatch):

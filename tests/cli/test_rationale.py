@@ -36,6 +36,26 @@ def test_the_table_and_the_numbers(tmp_path):
     assert found["random words"]["rate"] == found["rationale"]["rate"]
 
 
+def test_figures_that_no_text_has_are_null(tmp_path):
+    nlp = trained_rationale(rationale_pipeline(), steps=1)
+    nlp.to_disk(tmp_path / "model")
+    # Both words of each text are chosen, and without them no word is left.
+    rows = [{"text": "good film", "cats": {"A": 1, "B": 0}}]
+    srsly.write_jsonl(tmp_path / "c.jsonl", rows)
+    run(tmp_path / "model", tmp_path / "c.jsonl", "--metrics", tmp_path / "m.json")
+    found = srsly.read_json(tmp_path / "m.json")["rationale"]
+    assert found["comprehensiveness"] is None and found["rate"] == 1.0
+
+
+def test_labels_that_the_pipeline_does_not_know_are_told(tmp_path):
+    nlp = trained_rationale(rationale_pipeline(), steps=1)
+    nlp.to_disk(tmp_path / "model")
+    rows = [{"text": "a good film of it", "cats": {"never seen": 1, "B": 0}}]
+    srsly.write_jsonl(tmp_path / "c.jsonl", rows)
+    result = run(tmp_path / "model", tmp_path / "c.jsonl")
+    assert "never seen" in result.stderr
+
+
 def test_what_is_missing_is_named(tmp_path):
     result = run(tmp_path / "model", tmp_path / "none.spacy", code=1)
     assert "none.spacy does not exist" in " ".join(result.output.split())

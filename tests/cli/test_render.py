@@ -148,6 +148,14 @@ def test_limit_style_and_key(models: Any, inputs: Any, tmp_path: Any) -> None:
     assert "give a higher --limit" in " ".join(result.output.split())
 
 
+def test_a_value_that_is_no_text_is_told_with_its_line(models: Any, tmp_path: Any) -> None:
+    (tmp_path / "texts.jsonl").write_text('{"text": "a b"}\n{"text": 5}\n', encoding="utf8")
+    result = run(models["heads"], tmp_path / "texts.jsonl", tmp_path / "page.html", code=1)
+    said = " ".join(result.stderr.split())
+    # Another key would not help.
+    assert "Line 2" in said and " 5 " in said and "--text-key" not in said
+
+
 def test_a_pipe_carries_nothing_but_the_drawing(
     models: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

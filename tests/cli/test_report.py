@@ -248,6 +248,12 @@ def test_a_control_that_cannot_be(saved: Path, tmp_path: Path) -> None:
     assert "GivenTrees" in shown and "KOfN" in shown
     shown = said("control", config, *output, "--paths.train", "null", code=1)
     assert "--paths.train" in shown
+    for name in ("train", "dev"):
+        given = {"train": saved / "dev.spacy", "dev": saved / "dev.spacy"}
+        given[name] = tmp_path / "none.spacy"
+        paths = [f"--paths.{one}={path}" for one, path in given.items()]
+        shown = said("control", config, *output, *paths, code=1)
+        assert f"[corpora.{name}]" in shown and "does not exist" in shown
     assert not (tmp_path / "control" / "model-best").exists()
 
 

@@ -32,6 +32,7 @@ from tests.distributed.annotating import (
 )
 from tests.distributed.marking_component import DEATHS, die_while_writing
 from tests.models import pair_pipelines as pairs
+from tests.pipeline.small_pipelines import initialized
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -116,6 +117,27 @@ def test_output_of_something_else_is_not_added_to(model: Path, tmp_path: Path) -
         annotate(model, corpus, tmp_path / "out")
 
 
+def test_a_refused_output_is_not_taken_for_a_damaged_one(model: Path, tmp_path: Path) -> None:
+    corpus = save_lines(tmp_path / "corpus.jsonl", texts(3))
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / "other.spacy").write_bytes(b"")
+    with pytest.raises(LatentError) as refused:
+        annotate(model, corpus, output)
+    # The files are of another kind, and it would be wrong to delete them.
+    assert "Delete" not in str(refused.value)
+
+
+@pytest.mark.parametrize("place", ["", "inside"])
+def test_output_in_the_corpus_is_refused(model: Path, tmp_path: Path, place: str) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    save_lines(corpus / "a.jsonl", texts(3))
+    with pytest.raises(LatentError):
+        annotate(model, corpus, corpus / place)
+    assert [path.name for path in corpus.iterdir()] == ["a.jsonl"]
+
+
 def test_another_pipeline_has_another_hash(model: Path, tmp_path: Path) -> None:
     for name in ("same", "other"):
         shutil.copytree(model, tmp_path / name)
@@ -157,6 +179,15 @@ def test_a_component_that_gives_up_a_whole_batch_loses_only_what_is_to_blame() -
     rows = annotate_rows(nlp, [Source(text, text) for text in given])
     assert [row.text for row in rows if row.doc is None] == ["bad", "long " * 30]
     assert rows[1].error == "ValueError: no" and str(rows[3].error).startswith("tokenizer: ")
+
+
+@pytest.mark.parametrize("name", ["ner", "parser", "beam_ner", "textcat", "crf_ner"])
+def test_a_component_without_a_place_for_error_handlers_is_run(name: str) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe(name)
+    initialized(nlp)
+    rows = annotate_rows(nlp, [Source(text, text) for text in texts(3)])
+    assert [row.error for row in rows] == [None] * 3 and all(row.doc for row in rows)
 
 
 def test_docs_of_docbin_are_annotated_as_they_are(model: Path, tmp_path: Path) -> None:

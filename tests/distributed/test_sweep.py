@@ -263,6 +263,8 @@ def test_the_command_trains_a_config(tmp_path: Path) -> None:
         refused = CliRunner().invoke(latent_cli, list(map(str, [*arguments, *more])))
         assert refused.exit_code == 1 and not study.exists()
         assert "Did you mean dropout?" in " ".join(refused.output.split())
+    occupied = CliRunner().invoke(latent_cli, list(map(str, [*arguments, "--output", config])))
+    assert occupied.exit_code == 1 and not study.exists()
     seeded = CliRunner().invoke(latent_cli, list(map(str, [*arguments, "--training.seed", 3])))
     assert seeded.exit_code == 1 and not study.exists()
     assert "give --seeds" in " ".join(seeded.output.split())

@@ -153,3 +153,14 @@ def opened(page: str, folder: Any) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     (title,) = re.findall(r"<title>(\{.*?\})</title>", done.stdout)
     return json.loads(unescape(title))
+
+
+def test_a_long_word_does_not_make_a_page_wider_than_the_screen(tmp_path):
+    doc = annotated("heads", [0], {(0, 1): 1.0}, words=["x" * 1000], lang="en")
+    path = tmp_path / "page.html"
+    path.write_text(render(doc, page=True, jupyter=False), encoding="utf8")
+    with chromium(tmp_path / "profile") as driver:
+        size = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        driver.get(path.as_uri())
+        assert driver.execute_script("return document.documentElement.scrollWidth") == 400

@@ -33,8 +33,8 @@ def opened(
 ) -> Callable[..., Any]:
     folder = tmp_path_factory.mktemp("pages")
 
-    def open_page(examples: list[Example], pipeline: Language | None = None) -> Any:
-        assessment = assess(pipeline or nlp, examples, random=False)
+    def open_page(examples: list[Example], pipeline: Language | None = None, **options: Any) -> Any:
+        assessment = assess(pipeline or nlp, examples, random=False, **options)
         page = folder / f"{len(list(folder.iterdir()))}.html"
         page.write_text(
             render_report(assessment, model="m", corpus="c", training=LOG), encoding="utf8"
@@ -209,7 +209,8 @@ def test_long_sentences_are_drawn_in_rows(
 def test_nothing_sticks_out(
     driver: Any, opened: Callable[..., Any], nlp: Language, width: int
 ) -> None:
-    opened(keyword_examples(nlp, 30))
+    # A verdict names the long settings of the control.
+    opened(keyword_examples(nlp, 30), controls={"control": [keyword_pipeline(CHOICE, steps=1)]})
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     assert script(driver, "document.documentElement.scrollWidth") <= width
