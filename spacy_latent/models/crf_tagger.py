@@ -15,7 +15,7 @@ from thinc.types import Floats2d
 
 from spacy_latent.errors import LatentError, check_flags, check_whole
 from spacy_latent.models.added_labels import BEHIND, IMPOSSIBLE, UNTRAINED, count_as_trained
-from spacy_latent.models.separate_tok2vec import refuse_separate
+from spacy_latent.models.separate_tok2vec import initialize_embedder, refuse_separate
 from spacy_latent.models.token_vectors import token_vectors, with_tokens
 
 NAME = "crf_tagger"
@@ -123,7 +123,7 @@ def set_refs(model: Model) -> Model:
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
     tok2vec, *hidden, output, table = model.layers
     docs = with_tokens(X)
-    tok2vec.initialize(X=docs)
+    initialize_embedder(tok2vec, docs)
     arrays = None
     if docs:
         arrays = tok2vec.predict(docs)

@@ -7,7 +7,7 @@ from spacy.tokens import Doc
 from thinc.api import Model
 from thinc.types import Floats2d
 
-from spacy_latent.errors import IncompatiblePair
+from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.models.latent_shim import Width
 from spacy_latent.models.token_vectors import token_vectors, with_tokens
 
@@ -75,13 +75,22 @@ def width_of(tok2vec: Model, docs: Sequence[Doc]) -> Width | None:
 
     Two embedders have a list of the composer's and the scorer's width. The result is None if
     neither the embedder nor a doc of ``docs`` determines it.
+
+    Raises:
+        LatentError: if the embedder's width is below 1.
     """
     if tok2vec.name == NAME:
         widths = [width_of(half, docs) for half in tok2vec.layers]
         known = [width for width in widths if isinstance(width, int)]
         return known if len(known) == len(widths) else None
     if tok2vec.has_dim("nO"):
-        return tok2vec.get_dim("nO")
+        width = tok2vec.get_dim("nO")
+        if width < 1:
+            raise LatentError(
+                f"The width of the embedder is {width}; expected a number >= 1. Set it in the "
+                "config's block of the embedder, which ends in tok2vec."
+            )
+        return width
     filled = [doc for doc in docs if len(doc)][:1]
     return tok2vec.predict(filled)[0].shape[1] if filled else None
 
@@ -89,6 +98,8 @@ def width_of(tok2vec: Model, docs: Sequence[Doc]) -> Width | None:
 def initialize_embedder(tok2vec: Model, X: Any) -> Width | None:
     """Initialize an embedder with docs, and return its width; None if nothing determines it."""
     docs = with_tokens(X)
+    # Refuses a width of 0, with which spaCy's embedders fail while they are initialized.
+    width_of(tok2vec, [])
     tok2vec.initialize(X=docs)
     return width_of(tok2vec, docs or [])
 

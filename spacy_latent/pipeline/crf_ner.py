@@ -566,7 +566,7 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
         settings = self._evidence_settings
         if labels is not None:
             names = self.names_given(labels)
-            # With given labels the examples may be an endless stream.
+            # The labels need no pass over the corpus, and a part of it is enough to warn.
             survey = EvidenceSurvey.of(islice(get_examples(), SURVEYED), settings)
         else:
             survey = EvidenceSurvey.of(get_examples(), settings)

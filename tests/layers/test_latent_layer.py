@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from spacy.util import registry
 from torch import Tensor
 
 from spacy_latent.errors import IncompatiblePair, LatentError
@@ -44,6 +45,25 @@ def test_the_defaults_for_arcs_name_what_fits_other_parts() -> None:
     with pytest.raises(IncompatiblePair, match=r"^BiaffineScorer.*ItemScorer") as raised:
         check_parts(KOfN(), Marginals(), arcs[0], build_selection_v1())
     assert "composer" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "structure, scorer, composer",
+    [
+        ("LinearChain", "TransitionScorer", "TagEmbedding"),
+        ("TagSequence", "EmissionScorer", "TagSequenceEmbedding"),
+        ("SemiMarkov", "SegmentScorer", "SegmentAttention"),
+    ],
+)
+def test_scorer_and_composer_have_the_same_number_of_tags(
+    structure: str, scorer: str, composer: str
+) -> None:
+    made, score, compose = (
+        registry.get("misc", f"spacy-latent.{name}.v1") for name in (structure, scorer, composer)
+    )
+    check_parts(made(), Marginals(), score(num_tags=3), compose(num_tags=3))
+    with pytest.raises(LatentError, match=rf"{scorer}.*3.*{composer}.*5"):
+        check_parts(made(), Marginals(), score(num_tags=3), compose(num_tags=5))
 
 
 def test_parts_of_ones_own_have_no_fitting_name() -> None:

@@ -282,6 +282,13 @@ def test_what_was_never_initialized_says_so(name: str) -> None:
 
 
 @EACH
+@pytest.mark.parametrize("width", [0, -1])
+def test_an_embedder_without_any_width_is_refused(name: str, width: int) -> None:
+    with pytest.raises(LatentError, match=f"width.*{width}"):
+        initialized(pipeline(name, {**TOK2VEC, "width": width}))
+
+
+@EACH
 def test_what_is_no_example_is_refused(name: str) -> None:
     nlp = pipeline(name)
     initialized(nlp)
