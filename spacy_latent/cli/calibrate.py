@@ -16,7 +16,7 @@ from spacy_latent.cli.calibration_results import (
     calibrate_parses,
 )
 from spacy_latent.cli.calibration_tables import print_entities, print_parses
-from spacy_latent.cli.messages import fail, failing, msg
+from spacy_latent.cli.messages import fail, failing, msg, warn
 from spacy_latent.cli.options import Code, FiguresAsJson, GpuId, Limit, Model
 from spacy_latent.cli.output import finished_first
 from spacy_latent.cli.pipelines import load, prepare
@@ -161,6 +161,8 @@ def calibrate_cli(
         nlp = load(model)
         examples = read_grouped(nlp, dev, limit, group_by, docs_per_document)
         further = read_examples(nlp, test, limit) if test else []
+        if test and Path(test).resolve() == Path(dev).resolve():
+            warn("--test has the texts that calibration sees, so its figures are too good")
         kind = kind_of(nlp, component)
         # Also if a component is named: this refuses a pipeline without one to calibrate.
         first = first_component(nlp, kind)

@@ -42,6 +42,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return path / "model", path / "dev.spacy", path / "out"
 
 
+def test_texts_of_calibration_are_no_test(made: Any, tmp_path: Path) -> None:
+    model, dev, _ = made
+    copy = tmp_path / "test.spacy"
+    copy.write_bytes(dev.read_bytes())
+    arguments = ("calibrate", model, dev, tmp_path / "out", "--force", "--json", "--test")
+    assert "--test" in latent(*arguments, dev).stderr
+    assert "--test" not in latent(*arguments, copy).stderr
+
+
 def test_what_it_writes_and_prints(made: Any, tmp_path: Path) -> None:
     model, dev, output = made
     arguments = ("calibrate", model, dev, output, "--coverage", 0.8, "--precision", 0.4)
