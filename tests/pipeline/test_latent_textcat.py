@@ -574,3 +574,19 @@ def test_a_long_text_is_predicted_by_the_best_structure_of_each_window() -> None
     assert alone == pytest.approx(found[1], abs=1e-6)
     # A text of one window keeps the mean over its structures.
     assert found[2] != pytest.approx(best[2], abs=1e-5)
+
+
+def test_a_label_that_is_wrong_teaches_the_others() -> None:
+    """Rejected answers of Prodigy are such labels; their texts had a loss of 0."""
+    nlp = pipeline()
+    made = examples(nlp)
+    for one in made:
+        cats = one.reference.cats
+        one.reference.cats = {label: value for label, value in cats.items() if not value}
+    optimizer = nlp.initialize(lambda: made)
+    optimizer.learn_rate = 0.01
+    for _ in range(40):
+        nlp.update(made, sgd=optimizer)
+    for text, label in DATA:
+        cats = nlp(text).cats
+        assert max(cats, key=cats.__getitem__) == label
