@@ -224,7 +224,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
 
     @property
     def support_missing_values(self) -> bool:
-        """True, for labels that a text lacks are unknown; spaCy's ``textcat`` takes them as wrong."""
+        """True: labels that a text lacks are unknown. spaCy's ``textcat`` takes them as wrong."""
         return True
 
     def initialize(
