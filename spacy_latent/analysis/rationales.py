@@ -17,6 +17,7 @@ from spacy.training import Example
 
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.scores import ExampleScorer, Scores
+from spacy_latent.analysis.task import only_label
 from spacy_latent.annotations import aligned_spans, runs
 from spacy_latent.errors import LatentError, number_of
 
@@ -108,7 +109,8 @@ class Erasure:
 
     Attributes:
         comprehensiveness: decrease of the probability of the predicted label if the rationale is
-            erased. More is better. NaN if the rationale is all of every doc.
+            erased. More is better. NaN if the rationale is all of every doc. For numbers in a
+            score_range it is the mean absolute change, as a share of the range.
         sufficiency: the same decrease if everything except the rationale is erased. Less is better.
         accuracy: share of docs whose text gets the label of the reference, None without references.
         alone: share of docs whose rationale, read as a text, gets that label, None without
@@ -133,7 +135,8 @@ def erasure(
     chooses words chooses them anew. Any pipeline that sets ``doc.cats`` can be used.
 
     If no word of a doc is left, the pipeline is not run. The doc then does not count for
-    comprehensiveness. For sufficiency its probability is that of a guess, 1 / labels.
+    comprehensiveness. For sufficiency its probability is that of a guess, 1 / labels, and its
+    numbers are the middle of their range.
 
     Args:
         docs: docs whose tokens are used unchanged. Empty docs do not count.
@@ -143,6 +146,8 @@ def erasure(
         LatentError: if no doc has words, or the pipeline sets no ``doc.cats``.
     """
     references = [None] * len(docs) if labels is None else labels
+    score_range = _score_range(nlp)
+    fall = _fall_of_label if score_range is None else partial(_change_of_numbers, *score_range)
     given = [one for one in zip(docs, rationales, references, strict=True) if len(one[0])]
     kept = [(doc, np.asarray(rationale)) for doc, rationale, _ in given]
     if not kept:
@@ -159,8 +164,8 @@ def erasure(
             )
         label = _best(own)
         if rest is not None:
-            falls[0].append(own[label] - rest[label])
-        falls[1].append(own[label] - (1 / len(own) if only is None else only[label]))
+            falls[0].append(fall(own, rest))
+        falls[1].append(fall(own, only))
         if reference is not None:
             right[0].append(label == reference)
             right[1].append(only is not None and _best(only) == reference)
@@ -174,6 +179,26 @@ def _cats(nlp: Language, parts: Sequence[tuple[Doc, np.ndarray]]) -> list[dict[s
     made = [doc_of_words(doc, words) if words.any() else None for doc, words in parts]
     said = iter(nlp.pipe([doc for doc in made if doc is not None]))
     return [None if doc is None else dict(next(said).cats) for doc in made]
+
+
+def _score_range(nlp: Language) -> tuple[float, float] | None:
+    """Return the range of the numbers that the pipeline predicts, None if it predicts labels."""
+    ranges = [getattr(pipe, "cfg", {}).get("score_range") for _, pipe in nlp.pipeline]
+    return next((tuple(found) for found in ranges if found is not None), None)
+
+
+def _fall_of_label(own: dict[str, float], other: dict[str, float] | None) -> float:
+    """Return the fall of the probability of the best label; ``other`` is None without words."""
+    label = _best(own)
+    return own[label] - (1 / len(own) if other is None else other[label])
+
+
+def _change_of_numbers(
+    low: float, high: float, own: dict[str, float], other: dict[str, float] | None
+) -> float:
+    """Return the mean absolute change of all numbers; ``other`` is None without words."""
+    theirs = dict.fromkeys(own, (low + high) / 2) if other is None else other
+    return float(np.mean([abs(own[name] - theirs[name]) for name in own])) / (high - low)
 
 
 def _best(cats: dict[str, float]) -> str:
@@ -275,7 +300,9 @@ def report(
     for name, control in controls.items():
         found[name] = [control(doc, int(r.sum()), rng) for doc, r in zip(predicted, own)]
     gold = [_aligned(Example(*pair), spans_key) for pair in zip(predicted, kept)]
-    labels = [_best(doc.cats) if doc.cats else None for doc in kept]
+    # Numbers are neither right nor wrong, and neither is a choice among several labels.
+    judged = _score_range(nlp) is None
+    labels = [only_label(doc.cats) if judged else None for doc in kept]
     rows = progress(found.items(), "With and without them", len(found))
     return {name: _report(nlp, predicted, r, gold, labels) for name, r in rows}
 

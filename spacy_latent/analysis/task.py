@@ -68,14 +68,23 @@ def find_measures(nlp: Language, examples: Sequence[Example]) -> list[Measure]:
     return list(found.values())
 
 
+def measure_of_categories(nlp: Language, examples: Sequence[Example]) -> Measure | None:
+    """Return the measure of the first component that predicts categories, None without one."""
+    for name, pipe in nlp.pipeline:
+        if "doc.cats" in nlp.get_pipe_meta(name).assigns:
+            return _cats(pipe, examples)
+    return None
+
+
 def _cats(pipe: Any, examples: Sequence[Example]) -> Measure | None:
     gold = [example.reference.cats for example in examples if example.reference.cats]
     if not gold:
         return None
     cfg = getattr(pipe, "cfg", {})
-    low, high = cfg.get("score_range") or (0.0, 1.0)
+    score_range = cfg.get("score_range")
+    low, high = score_range or (0.0, 1.0)
     values = {value for cats in gold for value in cats.values()}
-    if not values <= {0.0, 1.0}:
+    if score_range is not None or not values <= {0.0, 1.0}:
 
         def closeness(example: Example) -> Sequence[float]:
             pairs = [
@@ -87,7 +96,14 @@ def _cats(pipe: Any, examples: Sequence[Example]) -> Measure | None:
             return len(pairs) - error, len(pairs)
 
         return Measure("1 − mean absolute error", closeness, accuracy)
-    if all(sum(cats.values()) == 1.0 for cats in gold):
+    attrs = getattr(getattr(pipe, "model", None), "attrs", {})
+    if attrs.get("multi_label") is False:
+        # A text that only tells a wrong label does not count.
+        told = any(only_label(cats) is not None for cats in gold)
+        return Measure("accuracy", _right_category, accuracy) if told else None
+    # A text with one category may say nothing of the others.
+    several = "multi_label" in attrs
+    if all(sum(cats.values()) == 1.0 and not (several and len(cats) == 1) for cats in gold):
         return Measure("accuracy", _right_category, accuracy)
     threshold = cfg.get("threshold", 0.5)
 
@@ -101,11 +117,17 @@ def _cats(pipe: Any, examples: Sequence[Example]) -> Measure | None:
     return Measure("F1 of the labels", labels, f_score)
 
 
+def only_label(cats: dict[str, float]) -> str | None:
+    """Return the one label that holds; None if there is none or another number above 0."""
+    own = [label for label, value in cats.items() if value > 0.0]
+    return own[0] if len(own) == 1 and cats[own[0]] == 1.0 else None
+
+
 def _right_category(example: Example) -> Sequence[float]:
-    predicted, reference = example.predicted.cats, example.reference.cats
-    if not reference or not predicted:
-        return 0.0, float(bool(reference))
-    return float(best_category(predicted) == best_category(reference)), 1.0
+    predicted, reference = example.predicted.cats, only_label(example.reference.cats)
+    if reference is None or not predicted:
+        return 0.0, float(reference is not None)
+    return float(best_category(predicted) == reference), 1.0
 
 
 def best_category(cats: dict[str, float]) -> str:
@@ -133,7 +155,8 @@ def majority_share(examples: Sequence[Example]) -> tuple[str, float]:
 
     The share is the score of always answering this label.
     """
-    labels = [best_category(e.reference.cats) for e in examples if e.reference.cats]
+    found = [only_label(example.reference.cats) for example in examples]
+    labels = [label for label in found if label is not None]
     if not labels:
         return "", float("nan")
     best = min(set(labels), key=lambda label: (-labels.count(label), label))

@@ -15,7 +15,11 @@ from spacy_latent.cli.pipelines import check_arguments, load, prepare, trained_n
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spacy.language import Language
     from spacy.tokens import Doc
+    from spacy.training import Example
 
 Row = dict[str, Any]
 # Names of the fields of the first text, the second text and the label; None for the names in the
@@ -30,18 +34,20 @@ Examples:
   dev.jsonl
 """
 FIELD = "Field of .jsonl, or column of a table, of the"
-COLUMNS = ("accuracy", "precision", "recall", "f1", "error_rate")
+# Scores of labels, of several labels, and of numbers; see spacy_latent.analysis.task.
+SCORES = ("accuracy", "F1 of the labels", "1 − mean absolute error")
+COLUMNS = (*SCORES, "precision", "recall", "f1", "error_rate")
 
 
 def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> Row:
-    """Return the accuracy of a pipeline on a corpus, with a 95 % interval.
+    """Return the score of a pipeline on a corpus by its name, with a 95 % interval.
 
     If the references have alignments, the row also has the best alignments and their scores.
     """
-    from spacy_latent.analysis import confidence_interval
+    from spacy.training import Example
+
     from spacy_latent.analysis.alignments import alignment_scores, links_of
     from spacy_latent.analysis.reference_check import in_words, unknown_labels
-    from spacy_latent.analysis.task import best_category
     from spacy_latent.cli.corpus import field_hint
     from spacy_latent.cli.progress import progress
     from spacy_latent.corpora.text_pairs import (
@@ -74,12 +80,12 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
     docs = list(progress(stream, name, len(examples), unit="pair"))
     row: Row = {"name": name}
     if any(labelled):
-        judged = [(doc, each.reference) for doc, each in zip(docs, examples) if each.reference.cats]
-        right = sum(best_category(doc.cats) == best_category(ref.cats) for doc, ref in judged)
-        interval = confidence_interval(right, len(judged))
-        row |= {"pairs": len(judged), "accuracy": right / len(judged), "interval": interval}
-        if len(judged) < len(examples):
-            missed = f"{len(examples) - len(judged)} of {number_of(len(examples), 'pair')}"
+        pairs = [Example(doc, each.reference) for doc, each in zip(docs, examples)]
+        judged = [pair for pair in pairs if pair.reference.cats]
+        count, score = _score(nlp, judged)
+        row |= {"pairs": count, **score}
+        if count < len(examples):
+            missed = f"{len(examples) - count} of {number_of(len(examples), 'pair')}"
             warn(f"{missed} in {corpus} have no label, and count neither as right nor as wrong")
         for said in in_words(unknown_labels(nlp, examples)):
             warn(said)
@@ -88,6 +94,33 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
         links = [links_of(doc, own[0]) or [] for doc, known in zip(docs, gold) if known]
         row |= {**vars(alignment_scores(links, *zip(*filter(None, gold)))), "links": links}
     return row
+
+
+def _score(nlp: Language, judged: Sequence[Example]) -> tuple[int, Row]:
+    """Return the number of pairs that count, and their score by its name with a 95 % interval.
+
+    It is the accuracy, or for several labels or numbers the score that fits these.
+
+    Raises:
+        LatentError: If the pipeline predicts no categories, or no pair has a label that holds.
+    """
+    import numpy as np
+
+    from spacy_latent.analysis import confidence_interval
+    from spacy_latent.analysis.task import interval, measure_of_categories
+
+    measure = measure_of_categories(nlp, judged)
+    counts = np.zeros(0) if measure is None else measure.counts(judged)
+    if measure is None or not counts.any():
+        raise LatentError(
+            "No prediction can be compared with the labels of these pairs. Give a pipeline with a "
+            "classifier that knows these labels, such as latent_textcat, and pairs that have them."
+        )
+    score, *bounds = interval(measure.value, counts)
+    if measure.name != "accuracy":
+        return len(judged), {measure.name: score, "interval": tuple(bounds)}
+    right, count = counts.sum(0).tolist()
+    return int(count), {"accuracy": score, "interval": confidence_interval(right, int(count))}
 
 
 def control_rows(corpus: Path) -> list[Row]:
@@ -155,9 +188,10 @@ def main(
 ) -> None:
     """Print accuracy and alignment scores of classifiers of text pairs, in percent.
 
-    The last columns are 95 % intervals: of the accuracy, and of the difference in F1 from the row
-    that --beside names. Fields that are not named are those of the reader in the pipeline's config,
-    or else text_a, text_b and label.
+    For several labels the score is the F1 of the labels, and for numbers 1 − the mean absolute
+    error as a share of the score_range. The last columns are 95 % intervals: of this score, and of
+    the difference in F1 from the row that --beside names. Fields that are not named are those of
+    the reader in the pipeline's config, or else text_a, text_b and label.
     """
     from spacy_latent.corpora.text_pairs import NoSuchField
 
@@ -177,7 +211,9 @@ def main(
     rows = [*judged, *control_rows(corpus)]
     compare(rows, beside, corpus)
     columns = [column for column in COLUMNS if any(column in row for row in rows)]
-    titles = {"interval": "accuracy, 95 %", "difference": f"f1 less that of {beside}"}
+    scores = [column for column in columns if column in SCORES]
+    judged_by = scores[0] if len(scores) == 1 else "score"
+    titles = {"interval": f"{judged_by}, 95 %", "difference": f"f1 less that of {beside}"}
     intervals = [key for key in titles if any(key in row for row in rows)]
     counts = ["pairs"] if any("pairs" in row for row in rows) else []
     table = []

@@ -31,6 +31,8 @@ WITH_FIELDS = (".jsonl", ".tsv", ".csv")
 LONGEST = 2**31 - 1
 # For commands that were given lines.
 NO_PAIRS = "The pipeline reads pairs of texts, and lines of text are none"
+# Number that is not whole, as a label in a table.
+DECIMAL = re.compile(r"[+-]?\d*\.\d+")
 # SNLI (Bowman et al. 2015) and MultiNLI have this label if annotators did not agree, and otherwise
 # one of these three.
 NO_LABEL, ITS_FIELD = "-", "gold_label"
@@ -88,7 +90,7 @@ def read_text_pairs_v1(
         label: field of the label. The labels are all values in the file. A list is refused, and so
             is a number that is not whole. JSON lines may have "cats" instead, an object of labels
             and numbers.
-        limit: number of pairs to read, 0 for all.
+        limit: number of pairs to read; 0, or a negative number, for all.
         missing: values under ``label`` for a pair without label, such as ["-1"], in addition to an
             empty value and null. [] for no further values. None for the value in SNLI: "-", in a
             field called "gold_label", or if all other labels are SNLI's.
@@ -98,7 +100,7 @@ def read_text_pairs_v1(
         from spacy.training import Example
 
         for number, doc in enumerate(read_docs(nlp, path, first, second, label, missing)):
-            if limit and number >= limit:
+            if 0 < limit <= number:
                 return
             yield Example(_without_annotations(doc), doc)
 
@@ -164,7 +166,7 @@ def _labels(
     Warn of pairs without a label if others have one, since training ignores them silently.
     """
     labels: set[str] = set()
-    count, without = 0, []
+    count, without, decimal = 0, [], None
     for number, row in rows:
         count += 1
         cats = read_categories(row, f"{path}, line {number}")
@@ -174,8 +176,18 @@ def _labels(
             own = _label(path, number, row, label, lacking)
         if own is not None:
             labels.add(own)
+            if decimal is None and _ending(path) != ".jsonl" and DECIMAL.fullmatch(own):
+                decimal = f"{own} in line {number}"
         elif cats is None:
             without.append(number)
+    if decimal is not None:
+        warnings.warn(
+            f"{path}: labels under {label!r} are numbers, such as {decimal}, and each is a "
+            "category of its own. For scores that are to be predicted as numbers write the pairs "
+            'as JSON lines, with "cats" as {"score": 3.5}.',
+            LatentWarning,
+            stacklevel=2,
+        )
     if 0 < len(without) < count:
         warnings.warn(
             f"{path}: {len(without)} of {number_of(count, 'pair')} have no label under {label!r}, "
@@ -342,6 +354,10 @@ def _text(path: Path, number: int, row: dict[str, Any], field: str) -> str | lis
     if isinstance(text, str):
         return text.strip()
     if isinstance(text, list) and all(isinstance(word, str) for word in text):
+        if "" in text:
+            raise LatentError(
+                f"{path}, line {number}: a word of {field!r} is empty: {text!r}. Leave it out."
+            )
         return text
     header = "" if _ending(path) == ".jsonl" else " The first line of a table names its columns."
     raise NoSuchField(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 
 from spacy.language import Language
+from spacy.pipeline import TextCategorizer
 from spacy.training import Example
 
 from spacy_latent.analysis.reference_check import is_annotated
@@ -50,6 +51,46 @@ def about_missing_labels(
                 f"{number_of(len(examples), 'text')}, so it learned nothing here. Give texts that "
                 "are annotated for it.",
             )
+
+
+# Categories that a message names.
+NAMED = 5
+
+
+def about_categories(
+    nlp: Language, examples: Sequence[Example], frozen: Container[str]
+) -> Iterable[Diagnostic]:
+    """Yield diagnostics about categories that have the same value in all examples.
+
+    A classifier learns to give a category that is never 0 to every text.
+    """
+    texts = [cats for example in examples if (cats := example.reference.cats)]
+    for name, pipe in nlp.pipeline:
+        if not isinstance(pipe, TextCategorizer) or name in frozen or not texts:
+            continue
+        if pipe.cfg.get("score_range") is not None:
+            continue
+        values = {label: {cats[label] for cats in texts if label in cats} for label in pipe.labels}
+        never = [label for label, found in values.items() if 1.0 not in found]
+        always = [label for label, found in values.items() if found == {1.0}]
+        if never:
+            yield warning(
+                "category-never",
+                f"{name}: in {number_of(len(texts), 'text')} none has {_listed(never)}. Give "
+                'some that have it, with 1.0 in "cats", or leave it out.',
+            )
+        if always and pipe.model.attrs.get("multi_label"):
+            yield warning(
+                "category-always",
+                f"{name}: in {number_of(len(texts), 'text')} none is said to be without "
+                f"{_listed(always)}, so it will be predicted for all. A category that a text "
+                'lacks is unknown: write 0.0 in "cats" of texts that do not have it.',
+            )
+
+
+def _listed(labels: Sequence[str]) -> str:
+    more = f" or {len(labels) - NAMED} others" if len(labels) > NAMED else ""
+    return f"the category {' or '.join(map(repr, labels[:NAMED]))}{more}"
 
 
 def about_rejected_spans(

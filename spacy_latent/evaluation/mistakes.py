@@ -14,6 +14,7 @@ from thinc.api import Model
 
 from spacy_latent.errors import number_of
 from spacy_latent.evaluation.annotation_mistakes import (
+    about_categories,
     about_incomplete_entities,
     about_missing_labels,
     about_rejected_spans,
@@ -77,6 +78,7 @@ def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Diagnost
     mentioned = ["cats_score"] if ranges else []
     found += about_scores(nlp, spread(examples, SCORED), mentioned)
     found += about_missing_labels(nlp, examples, frozen)
+    found += about_categories(nlp, examples, frozen)
     found += about_incomplete_entities(nlp, examples)
     found += about_rejected_spans(nlp, examples, frozen)
     found += _of_stored_names(nlp)

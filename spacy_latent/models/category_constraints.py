@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import log2
 
 import torch
 from torch import Tensor
@@ -23,6 +24,8 @@ from spacy_latent.structures.derivatives import recordable, recording
 NEVER = -1e30
 # Largest number of states of a table. Each label without constraints to the others doubles it.
 MOST_STATES = 2**16
+# Largest number of states of all tables together, which bounds the time until an error.
+MOST_TOGETHER = 2**20
 
 
 @dataclass(frozen=True)
@@ -31,11 +34,11 @@ class Table:
 
     Attributes:
         labels: their numbers, ascending.
-        states: 0 or 1 for each label.
+        states: the labels that a text has, for each state.
     """
 
     labels: tuple[int, ...]
-    states: tuple[tuple[int, ...], ...]
+    states: tuple[frozenset[int], ...]
 
 
 @dataclass(frozen=True)
@@ -140,19 +143,16 @@ class CategoryConstraints:
         for name, groups, least in (("exclusive", self.exclusive, 0), ("one_of", self.one_of, 1)):
             for group in groups:
                 places = sorted(number[label] for label in group)
-                size = len(places)
-                states = [tuple(int(i == k) for i in range(size)) for k in range(size)]
-                none = [] if least else [(0,) * size]
-                said[f"{name} {group}"] = [Table(tuple(places), tuple(none + states))]
+                none = [] if least else [frozenset[int]()]
+                states = (*none, *(frozenset([place]) for place in places))
+                said[f"{name} {group}"] = [Table(tuple(places), states)]
         for premise, *conclusions in self.implied:
             tables = said.setdefault(f"implied {[premise, *conclusions]}", [])
             for label in conclusions:
                 first, second = number[premise], number[label]
-                allowed = [(0, 0), (0, 1), (1, 1)]
-                if first > second:
-                    first, second = second, first
-                    allowed = [(b, a) for a, b in allowed]
-                tables.append(Table((first, second), tuple(allowed)))
+                allowed: tuple[list[int], ...] = ([], [second], [first, second])
+                both = min(first, second), max(first, second)
+                tables.append(Table(both, tuple(map(frozenset, allowed))))
         try:
             return LabelField(len(labels), [table for each in said.values() for table in each])
         except _Contradiction:
@@ -172,33 +172,44 @@ class LabelField:
         present = dict(enumerate(tables))
         self.rows = [len(table.states) for table in tables]
         self.steps: list[Elimination] = []
-        left = {label for table in tables for label in table.labels}
-        self.free = sorted(set(range(size)) - left)
-        while left:
-            label = min(left, key=lambda label: (_width(label, present), label))
-            own = {k: table for k, table in present.items() if label in table.labels}
+        holders: dict[int, set[int]] = {}
+        for k, table in present.items():
+            for label in table.labels:
+                holders.setdefault(label, set()).add(k)
+        self.free = sorted(set(range(size)) - set(holders))
+        costs = {label: _cost([present[k] for k in found]) for label, found in holders.items()}
+        together = 0
+        while holders:
+            label = min(holders, key=lambda label: (costs[label], label))
+            own = {k: present.pop(k) for k in sorted(holders[label])}
             joint, sources = _joined(own)
-            others = {k: table for k, table in present.items() if k not in own}
-            kept = {known for table in others.values() for known in table.labels}
-            gone = [known for known in joint.labels if known not in kept]
-            value = dict(zip(joint.labels, zip(*joint.states)))
-            rest = tuple(known for known in joint.labels if known in kept)
-            remains = list(zip(*(value[known] for known in rest))) or [()] * len(joint.states)
+            together += len(joint.states)
+            if together > MOST_TOGETHER:
+                raise _too_many(len(joint.labels))
+            gone = [known for known in joint.labels if holders[known] <= own.keys()]
+            rest = frozenset(joint.labels) - frozenset(gone)
+            remains = [state & rest for state in joint.states]
             rows = {state: row for row, state in enumerate(dict.fromkeys(remains))}
             self.steps.append(
                 Elimination(
                     gone,
                     sources,
-                    torch.tensor([value[known] for known in gone], dtype=torch.float64).T,
+                    torch.tensor(
+                        [[known in state for known in gone] for state in joint.states],
+                        dtype=torch.float64,
+                    ),
                     torch.tensor([rows[state] for state in remains]),
                     len(rows),
                 )
             )
-            for k in own:
-                del present[k]
-            present[len(self.rows)] = Table(rest, tuple(rows))
+            made = len(self.rows)
+            present[made] = Table(tuple(sorted(rest)), tuple(rows))
             self.rows.append(len(rows))
-            left -= set(gone)
+            for known in gone:
+                del holders[known]
+            for known in rest:
+                holders[known] = (holders[known] - own.keys()) | {made}
+                costs[known] = _cost([present[k] for k in holders[known]])
         # Tables without labels, of one row each.
         self.last = sorted(present)
 
@@ -282,43 +293,47 @@ def _contradicting(size: int, said: dict[str, list[Table]]) -> list[str]:
     return list(kept)
 
 
-def _width(label: int, tables: dict[int, Table]) -> int:
-    """Return the number of labels in the joint table that sums out this label."""
-    return len({other for t in tables.values() if label in t.labels for other in t.labels})
+def _cost(tables: Sequence[Table]) -> float:
+    """Return a bound of the logarithm, to base 2, of the number of states of the joint table."""
+    product = sum(log2(len(table.states)) for table in tables)
+    if product <= log2(MOST_STATES):
+        return product
+    return min(product, len({label for table in tables for label in table.labels}))
+
+
+def _too_many(labels: int) -> LatentError:
+    return LatentError(
+        f"CategoryConstraints: more than {MOST_STATES:,} states of {labels} labels that are tied "
+        "together. State fewer constraints among them, or put those that exclude each other in one "
+        "group. Labels that imply different labels of such a group need no group of their own."
+    )
 
 
 def _joined(tables: dict[int, Table]) -> tuple[Table, tuple[tuple[int, Tensor], ...]]:
     """Return the states that all tables allow, and the row of each table in each state."""
-    labels: tuple[int, ...] = ()
-    # A state of ``labels``, with the row of each table so far.
-    states: list[tuple[dict[int, int], tuple[int, ...]]] = [({}, ())]
+    labels: frozenset[int] = frozenset()
+    # The labels of a state, with the row of each table so far.
+    states: list[tuple[frozenset[int], tuple[int, ...]]] = [(frozenset(), ())]
     order = sorted(tables, key=lambda k: len(tables[k].states))
     for table in map(tables.__getitem__, order):
-        shared = [label for label in table.labels if label in labels]
-        by_shared: dict[tuple[int, ...], list[int]] = {}
-        places = [table.labels.index(label) for label in shared]
+        shared = labels.intersection(table.labels)
+        labels = labels.union(table.labels)
+        by_shared: dict[frozenset[int], list[int]] = {}
         for row, state in enumerate(table.states):
-            by_shared.setdefault(tuple(state[place] for place in places), []).append(row)
+            by_shared.setdefault(state & shared, []).append(row)
         joined = []
         for known, rows in states:
-            for row in by_shared.get(tuple(known[label] for label in shared), ()):
-                joined.append(
-                    ({**known, **dict(zip(table.labels, table.states[row]))}, (*rows, row))
-                )
+            for row in by_shared.get(known & shared, ()):
+                joined.append((known | table.states[row], (*rows, row)))
                 if len(joined) > MOST_STATES:
-                    raise LatentError(
-                        f"CategoryConstraints: more than {MOST_STATES:,} states of "
-                        f"{len(set(labels) | set(table.labels))} labels that are tied together. "
-                        "State fewer constraints among them, or put those that exclude each other "
-                        "in one group."
-                    )
-        labels, states = tuple(dict.fromkeys((*labels, *table.labels))), joined
+                    raise _too_many(len(labels))
+        states = joined
     if not states:
         raise _Contradiction("CategoryConstraints allow no set of labels at all.")
-    ascending = tuple(sorted(labels))
-    found = tuple(tuple(known[label] for label in ascending) for known, _ in states)
     rows_of = torch.tensor([rows for _, rows in states]).T
-    return Table(ascending, found), tuple(zip(order, rows_of))
+    return Table(tuple(sorted(labels)), tuple(state for state, _ in states)), tuple(
+        zip(order, rows_of)
+    )
 
 
 def _log_sums(values: Tensor, target: Tensor, rows: int) -> Tensor:

@@ -11,8 +11,17 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 
 def exclusive_loss(logits: Tensor, truths: Tensor, known: Tensor) -> Tensor:
-    """Return the cross-entropy of the softmax, in nats; 0 for a text without a label."""
-    return -(truths * known * logits.log_softmax(-1)).sum(-1)
+    """Return −log of the probability of the label by the softmax, in nats.
+
+    For a text with only wrong labels it is −log of the probability of the others together. It is 0
+    for a text without labels, or if all labels are wrong.
+    """
+    right = truths.bool() & known.bool()
+    possible = torch.where(right.any(-1, keepdim=True), right, ~known.bool())
+    # Without this, rounding errors would be a gradient.
+    tells = possible.any(-1) & ~possible.all(-1)
+    of_all = logits.log_softmax(-1).masked_fill(~(possible | ~tells[:, None]), -torch.inf)
+    return torch.where(tells, -of_all.logsumexp(-1), 0.0)
 
 
 def multilabel_loss(logits: Tensor, truths: Tensor, known: Tensor) -> Tensor:

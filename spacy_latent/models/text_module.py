@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -123,6 +123,17 @@ class TextModule(nn.Module):
         composed, outputs = self._compose(rows, batch, given, interventions)
         count = max((len(part) for part in composed), default=1)
         draws = [output.draw for output in outputs]
+        weighted = self._several_weighted(batch, draws, count)
+        if weighted is not None:
+            if self.training:
+                raise LatentError(
+                    "A text has several spans, each with weighted structures of its own, and "
+                    f"{self.latent.present_estimator.name} learns from one structure of a whole "
+                    "text. Use spacy-latent.DocSpans.v1, or for pairs of texts PairSpans.v1, with "
+                    "a larger max_length as the span_getter; or leave out long texts, by "
+                    "max_length of spacy.Corpus.v1."
+                )
+            draws, composed = _best_alone(draws, composed, weighted)
         pooled = self.dropout(self._pool(rows, batch, draws, composed, count))
         weights = self._of_docs(batch, draws, count)
         log_probs = self.log_probs(batch.doc, draws, count, len(docs), rows)
@@ -287,25 +298,32 @@ class TextModule(nn.Module):
             return result
         weights = torch.cat([up_to(draw.weights, count) for draw in draws], 1)
         spans = weights.shape[1]
-        has = first < spans
-        result = torch.where(has, weights[:, first.clamp_max(spans - 1)], result)
-        if int((fetch(first) < spans).sum()) == spans:
-            return result
-        own, of_span = weights.detach(), torch.cat(batch.doc)
-        differ = (own - result.detach()[:, of_span]).abs().gt(1e-4).any()
-        # Equal weights of two spans are no weights of pairs of structures, unless all are samples.
-        several = (own > 0).sum(0) > 1
+        return torch.where(first < spans, weights[:, first.clamp_max(spans - 1)], result)
+
+    def _several_weighted(self, batch: TextBatch, draws: list[Draw], count: int) -> Tensor | None:
+        """Return a mask of the spans that lie beside others in a doc whose structures are weighted.
+
+        These weights are no weights of pairs of structures, unless all structures are samples.
+
+        Returns:
+            ``(spans,)`` bool, in the order of the groups; None if there is no such span.
+        """
+        if not draws:
+            return None
+        weights = torch.cat([up_to(draw.weights, count) for draw in draws], 1).detach()
+        spans = weights.shape[1]
+        if int((fetch(batch.first) < spans).sum()) == spans:
+            return None
+        of_span = torch.cat(batch.doc)
+        differ = (weights - weights[:, batch.first[of_span]]).abs().gt(1e-4).any(0)
+        several = (weights > 0).sum(0) > 1
         if self.latent.present_estimator.posterior != "weights":
-            several &= own.amax(0) > own.masked_fill(own <= 0, torch.inf).amin(0) + 1e-4
-        beside = torch.bincount(of_span, minlength=len(first))[of_span] > 1
-        if bool(differ | (several & beside).any()):
-            raise LatentError(
-                f"A text has several spans, each with weighted structures of its own, and "
-                f"{self.latent.present_estimator.name} needs one structure for a whole text. Use "
-                "spacy-latent.DocSpans.v1, or for pairs of texts PairSpans.v1, with a larger "
-                "max_length as the span_getter."
-            )
-        return result
+            least = weights.masked_fill(weights <= 0, torch.inf).amin(0)
+            several &= weights.amax(0) > least + 1e-4
+        beside = torch.bincount(of_span, minlength=len(batch.first))[of_span] > 1
+        wrong = torch.zeros_like(batch.first).index_add(0, of_span, (differ | several).long()) > 0
+        found = beside & wrong[of_span]
+        return found if bool(found.any()) else None
 
     def log_probs(
         self, doc: list[Tensor], draws: list[Draw], count: int, docs: int, rows: Tensor
@@ -327,6 +345,29 @@ class TextModule(nn.Module):
             log_probs = structure.log_prob(z, scores, latent.sizes(scores, lengths))
             draws.append(Draw(z, torch.ones_like(log_probs), log_probs))
         return self.log_probs(placed.others, draws, len(kept.drawn[0]), kept.docs, kept.rows)
+
+
+def _best_alone(
+    draws: list[Draw], composed: list[Tensor], spans: Tensor
+) -> tuple[list[Draw], list[Tensor]]:
+    """Give each of some spans its structure with the largest weight, as its first and only one.
+
+    All pairs of weighted structures of two spans would be too many.
+
+    Args:
+        spans: ``(spans,)`` bool, in the order of the groups.
+    """
+    sizes = [draw.weights.shape[1] for draw in draws]
+    alone, vectors = [], []
+    for draw, part, chosen in zip(draws, composed, spans.split(sizes)):
+        numbers = torch.arange(len(draw.weights), device=chosen.device)[:, None]
+        best = torch.where(numbers == 0, draw.weights.argmax(0), numbers)
+        order, item = torch.where(chosen, best, numbers), torch.arange(len(chosen))
+        only = (numbers == 0).to(draw.weights)
+        weights = torch.where(chosen, only, draw.weights)
+        alone.append(replace(draw, z=draw.z[order, item], weights=weights))
+        vectors.append(part[order, item])
+    return alone, vectors
 
 
 def _weighted_roots(draws: list[Draw], composed: list[Tensor]) -> list[Tensor]:

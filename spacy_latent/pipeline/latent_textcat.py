@@ -222,6 +222,11 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
 
     # ---------------------------------------------------------------- training
 
+    @property
+    def support_missing_values(self) -> bool:
+        """True: labels that a text lacks are unknown. spaCy's ``textcat`` takes them as wrong."""
+        return True
+
     def initialize(
         self,
         get_examples: Callable[[], Iterable[Example]],

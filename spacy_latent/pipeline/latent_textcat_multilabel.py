@@ -121,10 +121,6 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
     def _after_loading(self) -> None:
         self.tell_model()
 
-    @property
-    def support_missing_values(self) -> bool:
-        return True
-
     def scores_of(self, probabilities: Floats2d) -> Floats2d:
         if self.cfg["score_range"] is None:
             return probabilities

@@ -110,6 +110,42 @@ def test_erasure_where_nothing_is_left(nlp) -> None:
         erasure(spacy.blank("en"), [doc], [mask("xxx")])
 
 
+class ByTheWordBad:
+    """Numbers from 0 to 10: 2 for a text with the word "bad", else 7; and its length."""
+
+    def __init__(self) -> None:
+        self.cfg = {"score_range": [0.0, 10.0]}
+
+    def __call__(self, doc: Doc) -> Doc:
+        by_the_word_bad(doc)
+        bad = any(token.text == "bad" for token in doc)
+        doc.cats = {"stars": 2.0 if bad else 7.0, "length": float(len(doc))}
+        return doc
+
+
+Language.factory("numbers_by_the_word_bad", func=lambda nlp, name: ByTheWordBad())
+
+
+def test_numbers_are_neither_right_nor_wrong_and_change_by_shares_of_their_range() -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("numbers_by_the_word_bad")
+    doc = nlp.make_doc("a bad film")
+    doc.cats = {"stars": 1.0, "length": 0.0}
+    own = report(nlp, [doc])["rationale"]
+    assert own.accuracy is None and own.alone is None
+    # Without the word the stars rise by 5 of 10, and the length falls by 1.
+    assert own.comprehensiveness == pytest.approx((0.5 + 0.1) / 2)
+    assert own.sufficiency == pytest.approx((0.0 + 0.2) / 2)
+    nothing = erasure(nlp, [doc], [mask("...")])
+    assert nothing.sufficiency == pytest.approx((0.3 + 0.2) / 2)
+
+
+def test_a_text_of_several_labels_has_no_accuracy(nlp) -> None:
+    docs = [gold(nlp, "a bad film", "B"), gold(nlp, "a bad film", "A")]
+    docs[1].cats = {"A": 1.0, "B": 1.0}
+    assert report(nlp, docs)["rationale"].accuracy == 1.0
+
+
 def test_controls_have_the_size_of_the_rationale(nlp) -> None:
     doc = nlp.make_doc("it is a very bad film")
     for control in CONTROLS.values():

@@ -20,6 +20,7 @@ from spacy_latent.analysis.task import (
     interval,
     intervals,
     majority_share,
+    only_label,
     paired_drop,
 )
 from tests.pipeline.small_pipelines import STOCK, TOK2VEC, stock
@@ -56,6 +57,40 @@ def test_labels_and_numbers() -> None:
     (measure,) = find_measures(nlp, [one])
     assert measure.counts([one]).tolist() == [[1, 2, 2]]
     number = example(nlp, cats=({"a": 0.25}, {"a": 0.75}))
+    (measure,) = find_measures(nlp, [number])
+    assert measure.value(measure.counts([number]).sum(0)) == pytest.approx(0.5)
+
+
+def test_texts_that_only_tell_a_wrong_label_do_not_count_for_a_single_label() -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("textcat", config=stock("textcat", TOK2VEC))
+    predicted = {"a": 0.9, "b": 0.1}
+    right = example(nlp, cats=(predicted, {"a": 1.0, "b": 0.0}))
+    rejected = example(nlp, cats=(predicted, {"a": 0.0}))
+    (measure,) = find_measures(nlp, [right, rejected])
+    assert measure.name == "accuracy"
+    assert measure.counts([right, rejected]).tolist() == [[1, 1], [0, 0]]
+    assert majority_share([right, rejected]) == ("a", 1.0)
+    assert find_measures(nlp, [rejected]) == []
+    assert only_label({"a": 1.0, "b": 0.0}) == "a" and only_label({"a": 1.0, "b": 1.0}) is None
+
+
+def test_one_category_of_several_is_judged_by_its_threshold() -> None:
+    """Accuracy was 100 % for a single category, and counted categories that are not annotated."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe("textcat_multilabel", config=stock("textcat_multilabel", TOK2VEC))
+    missed = example(nlp, cats=({"a": 0.1}, {"a": 1.0}))
+    found = example(nlp, cats=({"a": 0.7, "b": 0.8}, {"a": 1.0}))
+    (measure,) = find_measures(nlp, [missed, found])
+    assert measure.counts([missed, found]).tolist() == [[0, 0, 1], [1, 1, 1]]
+
+
+def test_numbers_of_a_range_may_all_be_0_or_1() -> None:
+    nlp = spacy.blank("en")
+    model = {"exclusive_classes": False, "tok2vec": TOK2VEC}
+    settings = {"model": model, "score_range": [0.0, 5.0]}
+    nlp.add_pipe("latent_textcat_multilabel", config=settings)
+    number = example(nlp, cats=({"stars": 3.5}, {"stars": 1.0}))
     (measure,) = find_measures(nlp, [number])
     assert measure.value(measure.counts([number]).sum(0)) == pytest.approx(0.5)
 

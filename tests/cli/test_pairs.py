@@ -18,7 +18,7 @@ from spacy_latent import annotations
 from spacy_latent.cli.pairs import main
 from spacy_latent.corpora.text_pairs import make_pair_doc, read_docs
 from tests.cli.commands import invoked, latent
-from tests.models.pair_pipelines import NAME, PAIRS, docs, pipeline, trained
+from tests.models.pair_pipelines import NAME, PAIRS, docs, examples, pipeline, trained
 from tests.pipeline.small_pipelines import initialized, latent_pipeline, save_small_transformer
 from tests.repository.recipes import RECIPES
 from tests.repository.test_recipes import OVER_A_PARSER
@@ -107,6 +107,36 @@ def test_a_corpus_without_alignments_has_accuracy_alone(model, tmp_path, monkeyp
     result = judge(model[1], tmp_path / "dev.jsonl")
     assert "50.0" in result.output and "same word" not in result.output
     assert shown == [("mine", len(PAIRS), "pair")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "cats", "score"),
+    [
+        ({"score_range": [0.0, 5.0]}, {"likeness": 5.0}, "1 − mean absolute error"),
+        ({}, {"same": 1.0, "formal": 1.0}, "F1 of the labels"),
+    ],
+)
+def test_numbers_and_several_labels_have_no_accuracy(tmp_path, settings, cats, score):
+    """The only number, or the likeliest label, was always right."""
+    nlp = pipeline(multilabel=True, component=settings)
+    made = examples(nlp)
+    for one in made:
+        one.reference.cats = {name: 0.0 for name in cats}
+    nlp.initialize(lambda: made)
+    nlp.to_disk(tmp_path / "model")
+    pairs = [{"text_a": a, "text_b": b, "cats": cats} for a, b, _ in PAIRS]
+    srsly.write_jsonl(tmp_path / "dev.jsonl", pairs)
+    judge(tmp_path / "model", tmp_path / "dev.jsonl", "--metrics", tmp_path / "found.json")
+    found = srsly.read_json(tmp_path / "found.json")["model"]
+    assert found["pairs"] == len(PAIRS) and "accuracy" not in found
+    # Untrained, it predicts the middle of a range, and both labels.
+    assert found[score] == pytest.approx(0.5 if settings else 1.0)
+
+
+def test_labels_that_no_prediction_can_have_are_an_error(model, tmp_path):
+    rows = [{"text_a": a, "text_b": b, "cats": {"same": 0.0}} for a, b, _ in PAIRS]
+    srsly.write_jsonl(tmp_path / "dev.jsonl", rows)
+    assert "No prediction" in judge(model[1], tmp_path / "dev.jsonl", code=1).output
 
 
 @pytest.fixture

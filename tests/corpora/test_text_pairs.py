@@ -88,7 +88,7 @@ def test_json_lines(tmp_path):
         assert not example.predicted.cats
         assert [t.text for t in example.predicted] == [t.text for t in example.reference]
     with pytest.warns(LatentWarning):
-        assert len(read(path, limit=2)) == 2
+        assert len(read(path, limit=2)) == 2 and len(read(path, limit=-1)) == len(read(path))
 
 
 def test_tables_with_quotation_marks_and_other_names(tmp_path):
@@ -133,6 +133,7 @@ def test_files_as_other_programs_write_them(tmp_path):
         ("a.tsv", b"text_a\ttext_b\ttext_b\na\tb\tc\n", "'text_b'"),
         ("a.jsonl", b'{"text_a": "", "text_b": "", "cats": {"x": null}}', "line 1.*'cats'.*'x'"),
         ("a.jsonl", b'{"text_a": "", "text_b": "", "cats": ["x"]}', "line 1.*'cats'"),
+        ("a.jsonl", b'{"text_a": "a", "text_b": ["b", "", "c"]}', "line 1.*'text_b'"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(tmp_path, name, content, said):
@@ -161,6 +162,19 @@ def test_whole_numbers_are_one_category_however_they_are_written(tmp_path):
     path.write_text("\n".join(lines), encoding="utf8")
     cats = [example.reference.cats for example in read(path)]
     assert cats == [{"1": 1.0, "2": 0.0}] * 3 + [{"1": 0.0, "2": 1.0}]
+
+
+def test_scores_in_a_table_are_warned_of(tmp_path):
+    """Each number would silently become a category."""
+    path = tmp_path / "pairs.csv"
+    path.write_text("text_a,text_b,label\na,b,3\na,b,4.5\n", encoding="utf8")
+    with pytest.warns(LatentWarning, match=r"4\.5 in line 3.*cats"):
+        assert read(path)[0].reference.cats == {"3": 1.0, "4.5": 0.0}
+    for labels in ("1.0", "v1.5", "1.5.2"):
+        path.write_text(f"text_a,text_b,label\na,b,3\na,b,{labels}\n", encoding="utf8")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            read(path)
 
 
 def test_pairs_without_a_label_among_others_are_warned_of(tmp_path):

@@ -201,6 +201,31 @@ def test_ways_round_the_structure_are_noted() -> None:
     assert codes(made(still)) == {"scorer-still"}
 
 
+@pytest.mark.parametrize(
+    ("name", "cats", "expected"),
+    [
+        ("latent_textcat", [{"a": 1.0, "b": 0.0}, {"a": 0.0, "b": 1.0}, {}], set()),
+        ("latent_textcat", [{"a": 1.0, "b": 0.0}, {"a": 1.0, "b": 0.0}], {"category-never"}),
+        ("latent_textcat", [{"a": 0.0, "b": 0.0}], {"category-never"}),
+        # A single label alone is enough where there is one for each text.
+        ("latent_textcat", [{"a": 1.0}, {"b": 1.0}], set()),
+        ("latent_textcat_multilabel", [{"a": 1.0}, {"b": 1.0}], {"category-always"}),
+        ("latent_textcat_multilabel", [{"a": 1.0}, {"b": 1.0, "a": 0.0}, {"b": 0.0}], set()),
+        ("textcat_multilabel", [{"a": 1.0, "b": 0.0}], {"category-never", "category-always"}),
+    ],
+)
+def test_categories_with_one_value_in_all_texts(name, cats, expected) -> None:
+    nlp = spacy.blank("en")
+    stocks = {"textcat_multilabel": stock("textcat_multilabel", TOK2VEC)}
+    exclusive = name == "latent_textcat"
+    model = {"tok2vec": TOK2VEC, "exclusive_classes": exclusive}
+    nlp.add_pipe(name, config=stocks.get(name, {"model": model}))
+    made = [Example.from_dict(nlp.make_doc("a text"), {"cats": one}) for one in cats]
+    nlp.initialize(lambda: made)
+    found = {one.code for one in find_traps(nlp, made)}
+    assert {code for code in found if code.startswith("category")} == expected
+
+
 def test_what_a_pipeline_is_made_of() -> None:
     nlp = made(latent_pipeline("textcat"))
     layer = describe(nlp)["latent_encoder"]

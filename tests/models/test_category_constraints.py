@@ -83,6 +83,25 @@ def test_a_hundred_labels_cost_as_many_states_and_not_two_to_that():
     assert max(field.rows) <= 2 * len(labels)
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_a_hierarchy_costs_as_many_states_as_it_has_sets(together):
+    """Joint tables of a parent and its twenty children had two to that many states."""
+    parents = [f"p{i}" for i in range(3)]
+    children = [[f"{parent}c{j}" for j in range(20)] for parent in parents]
+    all_children = [child for own in children for child in own]
+    constraints = CategoryConstraints(
+        exclusive=[all_children] if together else children,
+        one_of=[parents],
+        implied=[[child, p] for p, own in zip(parents, children) for child in own],
+    )
+    labels = [*parents, *all_children]
+    sets = [[p, *child] for p, own in zip(parents, children) for child in [[], *([c] for c in own)]]
+    allowed = torch.tensor([[float(x in own) for x in labels] for own in sets]).double()
+    logits = numbers(4, len(labels))
+    found = constraints.over(labels).probabilities(logits)
+    torch.testing.assert_close(found, (logits @ allowed.T).softmax(-1) @ allowed)
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e3, 1e6])
 def test_large_scores_leave_probabilities(scale):
     field = CategoryConstraints([["a", "b"]], [["c", "d"]], [["e", "f"]]).over(LABELS)

@@ -13,7 +13,7 @@ from spacy.tokens import Doc
 from spacy.training import Example
 from thinc.api import fix_random_seed
 
-from spacy_latent.errors import IncompatiblePair, LatentError, NoLabels
+from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning, NoLabels
 from spacy_latent.estimators.control_variates import ControlVariate
 from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.models.latent_text_classifier import further_step, run, run_and_keep
@@ -548,3 +548,45 @@ def test_weighted_structures_of_several_sentences_are_refused(words: str) -> Non
     nlp.update([one])
     with pytest.raises(LatentError, match="several spans"):
         nlp.update([two])
+
+
+def test_a_long_text_is_predicted_by_the_best_structure_of_each_window() -> None:
+    """It was an error, as in training, so one text above max_length stopped nlp.pipe."""
+    parts = {
+        "structure": {"@misc": "spacy-latent.OneOfN.v1"},
+        "scorer": {"@misc": "spacy-latent.ItemScorer.v1"},
+        "composer": {"@misc": "spacy-latent.Selection.v1"},
+        "span_getter": {"@misc": "spacy-latent.DocSpans.v1", "max_length": 5},
+    }
+    sparse = {"@misc": "spacy-latent.SparseMAP.v1", "marginalize": True}
+    nlp = trained(pipeline(estimator=sparse, **parts), steps=8)
+    # Its predictions are those of single best structures.
+    single = trained(pipeline(estimator=SCORE_FUNCTION, **parts), steps=0)
+    name = "latent_textcat"
+    single.get_pipe(name).from_bytes(nlp.get_pipe(name).to_bytes())
+    long = "good film of it and a very bad one it is"
+    texts = ["bad", long, "this is good stuff", "good film of it and a", long]
+    with pytest.warns(LatentWarning, match="split into windows"):
+        found, best = ([doc.cats for doc in each.pipe(texts)] for each in (nlp, single))
+        alone = nlp(long).cats
+    for i in (1, 3, 4):
+        assert found[i] == pytest.approx(best[i], abs=1e-6)
+    assert alone == pytest.approx(found[1], abs=1e-6)
+    # A text of one window keeps the mean over its structures.
+    assert found[2] != pytest.approx(best[2], abs=1e-5)
+
+
+def test_a_label_that_is_wrong_teaches_the_others() -> None:
+    """Rejected answers of Prodigy are such labels; their texts had a loss of 0."""
+    nlp = pipeline()
+    made = examples(nlp)
+    for one in made:
+        cats = one.reference.cats
+        one.reference.cats = {label: value for label, value in cats.items() if not value}
+    optimizer = nlp.initialize(lambda: made)
+    optimizer.learn_rate = 0.01
+    for _ in range(40):
+        nlp.update(made, sgd=optimizer)
+    for text, label in DATA:
+        cats = nlp(text).cats
+        assert max(cats, key=cats.__getitem__) == label
