@@ -279,7 +279,8 @@ class Structure(StructureContract):
         axes = tuple(range(1, scores.dim()))
         counted = mean.detach() != 0
         finite = ~(counted & scores.isneginf()).any(axes)
-        counted &= finite.view(-1, *[1] * len(axes))
+        # Not in place, for vmap over either argument alone.
+        counted = counted & finite.view(-1, *[1] * len(axes))
         return (mean * torch.where(counted, scores, 0.0)).sum(axes), finite
 
     def log_count(self, scores: Tensor, lengths: Tensor) -> Tensor:

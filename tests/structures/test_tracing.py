@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.cases import TAGS, scores_for
+from benchmarks.cases import TAGS, scores_for, structures
 from spacy_latent.errors import InfeasibleError, InvalidScores, NotDifferentiable, NotTraceable
 from spacy_latent.kernels.spans import constituency, inside_outside, inside_outside_rows
 from spacy_latent.structures.base import Structure
@@ -263,3 +263,34 @@ def test_a_divergence_that_is_infinite_compiles_and_vectorizes() -> None:
     torch.testing.assert_close(compiled(p, q, torch.tensor([3, 3])), expected)
     found = torch.func.vmap(lambda p, q: tree.kl(p[None], q[None], lengths))(p, q)
     torch.testing.assert_close(found.flatten(), expected)
+
+
+@pytest.mark.parametrize(
+    "structure",
+    [each for each in structures() if "entropy" in each.tractable],
+    ids=lambda each: each.name,
+)
+def test_vmap_over_one_argument_alone(structure: Structure) -> None:
+    """The scores of p, those of q, or the lengths may be the only values that vmap splits."""
+    single, lengths = scores_for(structure, 3, 2)
+    scores, several = single.double(), torch.stack([single.double(), -single.double()])
+    shorter = torch.stack([lengths, lengths // 2])
+    cases: list[tuple[Callable[[Tensor], Tensor], Tensor]] = [
+        (lambda given: structure.kl(given, scores, lengths), several),
+        (lambda given: structure.kl(scores, given, lengths), several),
+    ]
+    operations = (
+        structure.map,
+        structure.log_partition,
+        structure.marginals,
+        structure.entropy,
+        structure.log_count,
+    )
+    cases += [(partial(operation, scores), shorter) for operation in operations]
+    for call, given in cases:
+        expected = torch.stack([call(one) for one in given])
+        torch.testing.assert_close(torch.func.vmap(call)(given), expected)
+    sample = partial(structure.sample, scores)
+    drawn = torch.func.vmap(sample, randomness="different")(shorter)
+    for own, sizes in zip(drawn, shorter):
+        assert bool(structure.contains(own[0], sizes).all())
