@@ -59,6 +59,9 @@ class Structure(StructureContract):
                     f"{self.name} has no {name!r}; expected {ELSEWHERE[name]}. A structure holds "
                     "settings alone: each method gets the scores."
                 )
+            if name.startswith("__"):
+                # Hooks of Python that copy() looks for. torch.compile cannot trace what follows.
+                raise AttributeError(f"{self.name} has no {name!r}.")
             # Another base may find attributes of its own, as torch's modules find parameters.
             find = getattr(super(), "__getattr__", None)
             if find is not None:

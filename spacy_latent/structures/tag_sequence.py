@@ -377,7 +377,7 @@ class TagSequence(ChainOfTags):
     def _kernel_input_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
         own = super()._kernel_input_mask(scores, lengths).flatten(1, -2)
         count = scores.shape[-1]
-        return torch.cat([own, own.new_ones(len(own), count + 2, count)], 1)
+        return torch.cat([own, own.new_ones(own.shape[0], count + 2, count)], 1)
 
     def _kernel_input_without_offset(
         self, given: Tensor, scores: Tensor, lengths: Tensor

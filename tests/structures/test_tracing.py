@@ -14,12 +14,14 @@ from benchmarks.cases import TAGS, scores_for, structures
 from spacy_latent.errors import InfeasibleError, InvalidScores, NotDifferentiable, NotTraceable
 from spacy_latent.kernels.spans import constituency, inside_outside, inside_outside_rows
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.budget_tree import BudgetTree
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.independent_heads import IndependentHeads
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.merge_sequence import MergeSequence
 from spacy_latent.structures.projective_tree import ProjectiveTree
+from spacy_latent.structures.semi_markov import SemiMarkov
 from spacy_latent.structures.spanning_tree import SpanningTree
 from spacy_latent.structures.tag_sequence import TagSequence
 
@@ -91,7 +93,13 @@ class Everything(nn.Module):
 
 @pytest.mark.parametrize(
     ("structure", "strict"),
-    [(SpanningTree(), False), (ConstituencyTree(), False), (BOUND, False), (LinearChain(), True)],
+    [
+        (SpanningTree(), False),
+        (ConstituencyTree(), False),
+        (BOUND, False),
+        (LinearChain(), True),
+        (Bits(budget=2), False),
+    ],
     ids=lambda each: str(each),
 )
 def test_operations_are_exported(structure: Structure, strict: bool) -> None:
@@ -109,6 +117,24 @@ def test_operations_are_exported(structure: Structure, strict: bool) -> None:
             torch.testing.assert_close(ours, theirs)
     with pytest.raises(InvalidScores, match="lengths"):
         program(scores, lengths + 5)
+
+
+@pytest.mark.parametrize("kind", [TagSequence, SemiMarkov], ids=lambda kind: str(kind.__name__))
+def test_chains_with_bound_scores_compile_whole(kind: type[TagSequence]) -> None:
+    scores, lengths = scores_for(kind(), 4, 2)
+    count = scores.shape[-1]
+    given = torch.randn(count, count, generator=torch.Generator().manual_seed(0))
+    bound = kind().bind(given, given[0], given[1])
+
+    def divergence(scores: Tensor, other: Tensor) -> Tensor:
+        return bound.kl(scores, other, lengths)
+
+    def of_transitions(scores: Tensor, given: Tensor) -> Tensor:
+        return kind().bind(given, given[0], given[1]).marginals(scores, lengths)
+
+    for call, arguments in ((divergence, (scores, -scores)), (of_transitions, (scores, given))):
+        compiled = torch.compile(call, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(*arguments), call(*arguments))
 
 
 def test_compiled_code_names_what_is_wrong_with_an_item() -> None:
