@@ -52,8 +52,8 @@ class OneOfN(ItemSet):
         # An empty row has no finite score, and its log-sum-exp no gradient.
         safe = torch.where(empty[:, None], torch.zeros_like(masked), masked)
         if not safe.shape[1]:
-            # A sum of no scores, which has a gradient as other values do.
-            return safe.sum(1)
+            # A sum of no numbers, which has both derivatives, as other values do.
+            return safe.exp().sum(1)
         return torch.where(empty, 0.0, safe.logsumexp(1))
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:

@@ -213,5 +213,9 @@ def test_a_batch_of_empty_texts_has_gradients(structure: Structure) -> None:
         found += [smoothed_value(structure, given, lengths, "quadratic")]
         found += [smoothed_expectation(structure, given, lengths, "quadratic")]
     for value in found:
-        (gradient,) = torch.autograd.grad(value.sum(), given)
+        (gradient,) = torch.autograd.grad(value.sum(), given, retain_graph=True)
         assert gradient.shape == given.shape and not gradient.any()
+    if "log_partition" in structure.tractable:
+        (first,) = torch.autograd.grad(found[1].sum(), given, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), given)
+        assert second.shape == given.shape and not second.any()
