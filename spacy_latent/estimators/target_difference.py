@@ -71,10 +71,14 @@ class _Difference(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         scores, z, allowed, lengths = ctx.saved_tensors
+        dtype = scores.dtype
+        if scores.element_size() < 4:
+            # A step may be larger than the largest number in half precision.
+            scores, z, gradient = scores.float(), z.float(), gradient.float()
         gradient = gradient.masked_fill(~allowed, 0.0)
         scores = scores.masked_fill(~allowed, -torch.inf)
         result = ctx.estimator.gradient_of_scores(ctx.structure, scores, z, gradient, lengths)
-        return result, None, None, None
+        return result.to(dtype), None, None, None
 
 
 def not_masked(scores: Tensor) -> Tensor:

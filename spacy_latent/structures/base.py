@@ -59,6 +59,9 @@ class Structure(StructureContract):
                     f"{self.name} has no {name!r}; expected {ELSEWHERE[name]}. A structure holds "
                     "settings alone: each method gets the scores."
                 )
+            if name.startswith("__"):
+                # Hooks of Python that copy() looks for. torch.compile cannot trace what follows.
+                raise AttributeError(f"{self.name} has no {name!r}.")
             # Another base may find attributes of its own, as torch's modules find parameters.
             find = getattr(super(), "__getattr__", None)
             if find is not None:
@@ -279,7 +282,8 @@ class Structure(StructureContract):
         axes = tuple(range(1, scores.dim()))
         counted = mean.detach() != 0
         finite = ~(counted & scores.isneginf()).any(axes)
-        counted &= finite.view(-1, *[1] * len(axes))
+        # Not in place, for vmap over either argument alone.
+        counted = counted & finite.view(-1, *[1] * len(axes))
         return (mean * torch.where(counted, scores, 0.0)).sum(axes), finite
 
     def log_count(self, scores: Tensor, lengths: Tensor) -> Tensor:

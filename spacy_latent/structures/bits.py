@@ -201,7 +201,7 @@ class _Clipped(SparseSolution):
 def _flat(scores: Tensor) -> tuple[Tensor, Tensor]:
     """Return prepared scores as rows of items, and their lengths."""
     rows = scores.flatten(1)
-    return rows, torch.full((len(rows),), rows.shape[1], device=scores.device)
+    return rows, torch.full(rows.shape[:1], rows.shape[1], device=scores.device)
 
 
 def _logistic(like: Tensor) -> Tensor:

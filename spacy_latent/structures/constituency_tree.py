@@ -88,7 +88,7 @@ class ConstituencyTree(CompiledStructure):
         # Padding is written to an additional place. A mask by the number of spans would depend on
         # values, which tracing does not know.
         place = torch.where(first >= 0, first * size + last, size * size)
-        z = scores.new_zeros((batch, size * size + 1)).scatter_(1, place, 1.0)
+        z = found.new_zeros((batch, size * size + 1), dtype=scores.dtype).scatter_(1, place, 1.0)
         spans = z[:, :-1].view(batch, size, size)
         inside = word < lengths.to(scores.device)[:, None]
         return torch.where((word[:, None] == word) & inside[:, None], 1.0, spans)

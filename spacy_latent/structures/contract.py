@@ -144,7 +144,8 @@ class StructureContract(Staged, ABC):
             shape[1 + axis] = size
             index = torch.arange(size, device=scores.device).view(shape)
             limit = per_axis[:, axis].view(-1, *[1] * self.part_axes)
-            mask &= index < limit
+            # Not in place, for vmap over lengths alone.
+            mask = mask & (index < limit)
         return mask
 
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:

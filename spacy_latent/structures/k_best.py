@@ -45,6 +45,10 @@ def lawler(structure: StructureContract, scores: Tensor, lengths: Tensor, k: int
     flat = masked.flatten(1).cpu().numpy()
     solver = _Solver(structure, masked, flat, lengths)
     first = solver.solve([(b, (), ()) for b in range(batch)], required=True)
+    lacking = [b for b, candidate in enumerate(first) if candidate is None]
+    if lacking:
+        # The oracle gave a structure with a forbidden part, in place of this error.
+        raise InfeasibleError(structure.name, lacking)
     heaps = [[candidate] for candidate in first if candidate is not None]
     z = np.zeros((k, batch, flat.shape[1]), dtype=np.float32)
     values = np.full((k, batch), -np.inf)
@@ -191,6 +195,7 @@ class _Solver:
                 gone = {remaining[i] for i in error.items}
                 remaining = [i for i in remaining if i not in gone]
                 continue
+            self.structure._check_best(best, batch)
             rows = best.flatten(1).cpu().numpy()
             return {i: np.flatnonzero(row) for i, row in zip(remaining, rows)}
         return {}

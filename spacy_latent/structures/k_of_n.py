@@ -186,7 +186,7 @@ class KOfN(ItemSet, CompiledStructure):
         largest = torch.where(inside, values, 0.0).abs().amax()
         # No two scores differ by more than FAR, so nothing would change. This is not checked on a
         # GPU, since it would wait for the GPU.
-        if not values.is_cuda and has_numbers(values) and bool(largest <= FAR / 2):
+        if not values.is_cuda and has_numbers(largest) and bool(largest <= FAR / 2):
             return exact, values.new_zeros(len(values))
         finite = inside & values.isfinite()
         k = sizes.clamp(1, self.k)

@@ -52,7 +52,8 @@ class OneOfN(ItemSet):
         # An empty row has no finite score, and its log-sum-exp no gradient.
         safe = torch.where(empty[:, None], torch.zeros_like(masked), masked)
         if not safe.shape[1]:
-            return safe.new_zeros(safe.shape[0])
+            # A sum of no numbers, which has both derivatives, as other values do.
+            return safe.exp().sum(1)
         return torch.where(empty, 0.0, safe.logsumexp(1))
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -65,11 +66,11 @@ class OneOfN(ItemSet):
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
         probabilities = self._marginals(scores, lengths)
-        z = scores.new_zeros((num_samples, *scores.shape))
+        z = probabilities.new_zeros((num_samples, *scores.shape))
         if not scores.shape[1]:
             return z
         some = lengths.to(scores.device) > 0
-        if not has_numbers(scores):
+        if not has_numbers(probabilities):
             # Sample for all items together, as if each had a part. Items without parts come last,
             # so that the others get the same random numbers as below.
             order = some.int().argsort(descending=True, stable=True)
@@ -169,7 +170,7 @@ class OneOfN(ItemSet):
             order = mean.argsort(dim=1, descending=True, stable=True)[:, :count]
         if not mean.shape[1]:
             # The empty structure, with weight 1.
-            weights = mean.new_ones(1, mean.shape[0])
+            weights = 1.0 + mean.sum(1)[None]
             gap = torch.zeros(mean.shape[0], dtype=torch.float64, device=mean.device)
             return SparseSolution(mean, weights, gap, lambda: mean.detach()[None])
         weights = mean.gather(1, order).t()

@@ -63,6 +63,9 @@ def smoothed_value(
         found = structure.smoothed_by_kernels(prepared, lengths, regularizer, gamma)
         return found.to(scores.dtype)
     masked, lengths = structure.masked(scores, lengths)
+    if not masked.numel():
+        # A sum of no scores, which has a gradient as other values do.
+        return masked.flatten(1).sum(1).to(scores.dtype)
     able: Any = structure
     # Differences of sums lose digits that shares of the maximum need.
     value: Tensor = able.smoothed_maximum(masked.double(), lengths, maximum(regularizer, gamma))

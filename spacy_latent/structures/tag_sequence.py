@@ -377,7 +377,7 @@ class TagSequence(ChainOfTags):
     def _kernel_input_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
         own = super()._kernel_input_mask(scores, lengths).flatten(1, -2)
         count = scores.shape[-1]
-        return torch.cat([own, own.new_ones(len(own), count + 2, count)], 1)
+        return torch.cat([own, own.new_ones(own.shape[0], count + 2, count)], 1)
 
     def _kernel_input_without_offset(
         self, given: Tensor, scores: Tensor, lengths: Tensor
@@ -441,7 +441,7 @@ class TagSequence(ChainOfTags):
 
     def _indicate(self, found: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return 0/1 arrays ``(R, *parts)`` from the tag of each emission, −1 if it is not used."""
-        z = scores.new_zeros((*found.shape, scores.shape[-1]))
+        z = found.new_zeros((*found.shape, scores.shape[-1]), dtype=scores.dtype)
         chosen = (found >= 0).to(z.dtype).unsqueeze(-1)
         z.scatter_(-1, found.clamp_min(0).long().unsqueeze(-1), chosen)
         return z.view(*found.shape[:-1], *scores.shape[1:])

@@ -462,3 +462,13 @@ def test_the_step_of_aimle_is_not_that_of_a_mask(difference: str, mask: float, n
     expected = gradient(-torch.inf)
     assert expected.any() and not expected[:, 2].any()
     torch.testing.assert_close(gradient(mask), expected)
+
+
+@pytest.mark.parametrize("estimator", [BlackBox(), ImplicitMLE(), AdaptiveImplicitMLE()])
+@pytest.mark.parametrize("size", [1e-5, 2e4])
+def test_steps_beyond_the_numbers_of_half_precision(estimator: Estimator, size: float) -> None:
+    scores = given(0)[0].half().detach().requires_grad_()
+    scores.data[:, 0] *= 100
+    draw = estimator(ORACLE, scores, LENGTHS, is_train=True)
+    (found,) = torch.autograd.grad((draw.mean() * size).sum(), scores)
+    assert found.dtype == torch.float16 and found.isfinite().all()

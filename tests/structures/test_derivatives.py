@@ -21,6 +21,7 @@ from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.many_to_one_alignment import ManyToOneAlignment
 from spacy_latent.structures.one_of_n import OneOfN
 from spacy_latent.structures.projective_tree import ProjectiveTree
+from spacy_latent.structures.smoothed import smoothed_expectation, smoothed_value
 
 SUMMED = [structure for structure in structures() if "entropy" in structure.tractable]
 LENGTHS = torch.tensor([3])
@@ -196,3 +197,25 @@ def test_both_modes_at_once_are_refused() -> None:
     with forward_ad.dual_level(), pytest.raises(NotDifferentiable, match="tangent"):
         dual: Any = forward_ad.make_dual(scores, scores.detach())
         ProjectiveTree().log_partition(dual, LENGTHS)
+
+
+@pytest.mark.parametrize("structure", structures(), ids=lambda each: each.name)
+def test_a_batch_of_empty_texts_has_gradients(structure: Structure) -> None:
+    single, full = scores_for(structure, 0, 2)
+    if structure.parts == "segments":
+        single = torch.zeros(2, 0, 3, 4)
+    given, lengths = single.requires_grad_(), torch.zeros_like(full)
+    found = [structure.sparsemap(given, lengths).mean]
+    if "log_partition" in structure.tractable:
+        operations = (structure.log_partition, structure.marginals, structure.entropy)
+        found += [operation(given, lengths) for operation in operations]
+    if "smoothed" in structure.tractable:
+        found += [smoothed_value(structure, given, lengths, "quadratic")]
+        found += [smoothed_expectation(structure, given, lengths, "quadratic")]
+    for value in found:
+        (gradient,) = torch.autograd.grad(value.sum(), given, retain_graph=True)
+        assert gradient.shape == given.shape and not gradient.any()
+    if "log_partition" in structure.tractable:
+        (first,) = torch.autograd.grad(found[1].sum(), given, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), given)
+        assert second.shape == given.shape and not second.any()

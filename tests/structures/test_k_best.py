@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from spacy_latent.errors import InfeasibleError, InvalidScores
+from spacy_latent.errors import InfeasibleError, InvalidScores, LatentError
 from spacy_latent.structures import k_best
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
@@ -205,3 +205,26 @@ def test_errors_name_items_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(InfeasibleError) as error:
         ProjectiveTree().top_k(scores, torch.full((5,), 3), 2)
     assert error.value.items == [1, 4]
+
+
+class _Found(Structure):
+    """A structure whose best member is given, right or wrong."""
+
+    part_axes = 1
+
+    def __init__(self, best: object) -> None:
+        self.best = best
+
+    def _map(self, scores: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return self.best  # type: ignore[return-value]
+
+
+def test_a_map_without_a_valid_structure_is_refused() -> None:
+    scores, lengths = torch.randn(2, 4), torch.tensor([4, 2])
+    for best in (None, np.ones((2, 4)), torch.ones(2, 3), torch.ones(2)):
+        with pytest.raises(LatentError):
+            _Found(best).top_k(scores, lengths, 2)
+    # The second item has no third part.
+    with pytest.raises(InfeasibleError) as caught:
+        _Found(torch.tensor([[0.0, 0.0, 1.0, 0.0]] * 2)).top_k(scores, lengths, 1)
+    assert list(caught.value.items) == [1]

@@ -10,16 +10,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.cases import TAGS, scores_for
+from benchmarks.cases import TAGS, scores_for, structures
 from spacy_latent.errors import InfeasibleError, InvalidScores, NotDifferentiable, NotTraceable
 from spacy_latent.kernels.spans import constituency, inside_outside, inside_outside_rows
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.budget_tree import BudgetTree
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.independent_heads import IndependentHeads
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.merge_sequence import MergeSequence
 from spacy_latent.structures.projective_tree import ProjectiveTree
+from spacy_latent.structures.semi_markov import SemiMarkov
 from spacy_latent.structures.spanning_tree import SpanningTree
 from spacy_latent.structures.tag_sequence import TagSequence
 
@@ -91,7 +93,13 @@ class Everything(nn.Module):
 
 @pytest.mark.parametrize(
     ("structure", "strict"),
-    [(SpanningTree(), False), (ConstituencyTree(), False), (BOUND, False), (LinearChain(), True)],
+    [
+        (SpanningTree(), False),
+        (ConstituencyTree(), False),
+        (BOUND, False),
+        (LinearChain(), True),
+        (Bits(budget=2), False),
+    ],
     ids=lambda each: str(each),
 )
 def test_operations_are_exported(structure: Structure, strict: bool) -> None:
@@ -109,6 +117,24 @@ def test_operations_are_exported(structure: Structure, strict: bool) -> None:
             torch.testing.assert_close(ours, theirs)
     with pytest.raises(InvalidScores, match="lengths"):
         program(scores, lengths + 5)
+
+
+@pytest.mark.parametrize("kind", [TagSequence, SemiMarkov], ids=lambda kind: str(kind.__name__))
+def test_chains_with_bound_scores_compile_whole(kind: type[TagSequence]) -> None:
+    scores, lengths = scores_for(kind(), 4, 2)
+    count = scores.shape[-1]
+    given = torch.randn(count, count, generator=torch.Generator().manual_seed(0))
+    bound = kind().bind(given, given[0], given[1])
+
+    def divergence(scores: Tensor, other: Tensor) -> Tensor:
+        return bound.kl(scores, other, lengths)
+
+    def of_transitions(scores: Tensor, given: Tensor) -> Tensor:
+        return kind().bind(given, given[0], given[1]).marginals(scores, lengths)
+
+    for call, arguments in ((divergence, (scores, -scores)), (of_transitions, (scores, given))):
+        compiled = torch.compile(call, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(*arguments), call(*arguments))
 
 
 def test_compiled_code_names_what_is_wrong_with_an_item() -> None:
@@ -263,3 +289,34 @@ def test_a_divergence_that_is_infinite_compiles_and_vectorizes() -> None:
     torch.testing.assert_close(compiled(p, q, torch.tensor([3, 3])), expected)
     found = torch.func.vmap(lambda p, q: tree.kl(p[None], q[None], lengths))(p, q)
     torch.testing.assert_close(found.flatten(), expected)
+
+
+@pytest.mark.parametrize(
+    "structure",
+    [each for each in structures() if "entropy" in each.tractable],
+    ids=lambda each: each.name,
+)
+def test_vmap_over_one_argument_alone(structure: Structure) -> None:
+    """The scores of p, those of q, or the lengths may be the only values that vmap splits."""
+    single, lengths = scores_for(structure, 3, 2)
+    scores, several = single.double(), torch.stack([single.double(), -single.double()])
+    shorter = torch.stack([lengths, lengths // 2])
+    cases: list[tuple[Callable[[Tensor], Tensor], Tensor]] = [
+        (lambda given: structure.kl(given, scores, lengths), several),
+        (lambda given: structure.kl(scores, given, lengths), several),
+    ]
+    operations = (
+        structure.map,
+        structure.log_partition,
+        structure.marginals,
+        structure.entropy,
+        structure.log_count,
+    )
+    cases += [(partial(operation, scores), shorter) for operation in operations]
+    for call, given in cases:
+        expected = torch.stack([call(one) for one in given])
+        torch.testing.assert_close(torch.func.vmap(call)(given), expected)
+    sample = partial(structure.sample, scores)
+    drawn = torch.func.vmap(sample, randomness="different")(shorter)
+    for own, sizes in zip(drawn, shorter):
+        assert bool(structure.contains(own[0], sizes).all())
