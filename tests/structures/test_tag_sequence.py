@@ -5,9 +5,7 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import cache
-from time import process_time
 
 import numpy as np
 import pytest
@@ -325,25 +323,6 @@ def test_best_tags_are_the_map() -> None:
     assert (tags[1] == -1).all() and (tags[2, 2:] == -1).all()
     torch.testing.assert_close(z.sum(-1), (tags >= 0).to(z))
     assert (z.argmax(-1)[tags >= 0] == tags[tags >= 0]).all()
-
-
-def test_ranked_sequences_of_many_tags_take_some_times_as_long_as_marginals() -> None:
-    torch.manual_seed(0)
-    chain = TagSequence().bind(*random_bound(100))
-    scores, lengths = torch.randn(1, 60, 100), torch.tensor([60])
-
-    def seconds(call: Callable[[], object]) -> float:
-        call()  # Compiles the kernel.
-        times = []
-        for _ in range(5):
-            start = process_time()
-            call()
-            times.append(process_time() - start)
-        return min(times)
-
-    ranked = seconds(lambda: chain.top_k(scores, lengths, 1))
-    # It was 4 times as long, and with a loop over the columns of the transitions 20 times.
-    assert ranked < 10 * seconds(lambda: chain.marginals(scores, lengths))
 
 
 def test_steps_along_tags_that_do_not_fit_are_refused() -> None:
