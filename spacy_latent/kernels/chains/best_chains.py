@@ -142,12 +142,14 @@ def k_best_step(previous, block, result, origin):
     tags, k = previous.shape
     result[:] = -np.inf
     origin[:] = -1
-    for t in range(tags):
-        for p in range(tags):
+    # Along the rows of the block: with hundreds of tags its columns do not stay in the cache.
+    for p in range(tags):
+        for t in range(tags):
             for rank in range(k):
                 value = previous[p, rank] + block[p, t]
-                if not insert(value, p * k + rank, result[t], origin[t]):
+                if not value > result[t, k - 1]:
                     break
+                insert(value, p * k + rank, result[t], origin[t])
 
 
 @kernel
