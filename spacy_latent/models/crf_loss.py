@@ -14,10 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
 
+from spacy_latent.errors import InfeasibleError
 from spacy_latent.models.entity_counts import batch_sums, jointly_counted, log_sums_with_counts
 from spacy_latent.models.tag_evidence import EntityCount, Run, TagEvidence
 from spacy_latent.structures.tag_sequence import TagSequence
@@ -52,6 +56,49 @@ class Loss:
 # Largest number of rows of sums kept at once: each departure from a run is a copy of its doc. With
 # 25 tags they take some 30 MB.
 ROWS = 30_000
+
+
+def log_partitions(chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tensor:
+    """Return the log-partitions ``(B,)`` float64 of chains with bound transitions, on the CPU.
+
+    This is :meth:`TagSequence.log_partition`, differentiable once, by sums over allowed pairs of
+    tags. With hundreds of tags, a span scheme forbids most pairs.
+
+    Args:
+        scores: ``(B, N, K)``.
+        lengths: ``(B,)``.
+
+    Raises:
+        InfeasibleError: an item has no feasible sequence.
+    """
+    assert chain.bound is not None
+    found: Tensor = _LogPartitions.apply(scores, *chain.bound, lengths)
+    return found
+
+
+class _LogPartitions(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, scores: Tensor, between: Tensor, first: Tensor, last: Tensor, lengths: Tensor
+    ) -> Tensor:
+        ctx.inside = torch.arange(scores.shape[1]) < lengths[:, None]
+        chain = TagSequence().bind(between, first, last)
+        ctx.sums = chain.batch_sums(scores[ctx.inside], lengths)
+        ctx.dtypes = scores.dtype, between.dtype
+        values = torch.from_numpy(ctx.sums.log_partition)
+        if values.isneginf().any():
+            raise InfeasibleError(chain.name, values.isneginf().nonzero().flatten().tolist())
+        return values
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
+        emissions, transitions = map(torch.from_numpy, ctx.sums.uses(gradient.numpy()))
+        of_scores, of_bound = ctx.dtypes
+        slopes = emissions.new_zeros((*ctx.inside.shape, emissions.shape[1]), dtype=of_scores)
+        slopes[ctx.inside] = emissions.to(of_scores)
+        between, (first, last) = transitions.to(of_bound).split([len(transitions) - 2, 2])
+        return slopes, between, first, last, None
 
 
 def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEvidence]) -> Loss:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from spacy_latent.errors import LatentError
 from spacy_latent.kernels.core.gpu_transfers import fetch_together, send_together
-from spacy_latent.models.crf_loss import crf_loss
+from spacy_latent.models.crf_loss import crf_loss, log_partitions
 from spacy_latent.models.crf_tagger import TagScores
 from spacy_latent.models.span_groups import no_loss
 from spacy_latent.models.span_probabilities import (
@@ -223,7 +223,7 @@ class CrfLoss(TagLoss):
     name: ClassVar[str] = "crf"
 
     def value(self, chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tensor:
-        return chain.log_partition(scores, lengths)
+        return log_partitions(chain, scores, lengths)
 
     def loss_and_gradient(
         self,

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InvalidScores, LatentError
-from spacy_latent.models.crf_loss import Loss, crf_loss
+from spacy_latent.errors import InfeasibleError, InvalidScores, LatentError
+from spacy_latent.models.crf_loss import Loss, crf_loss, log_partitions
 from spacy_latent.models.crf_tagger import TagScores
 from spacy_latent.models.tag_evidence import Run, TagEvidence
 from spacy_latent.models.tag_groups import bound_chain
@@ -246,3 +246,31 @@ def test_half_precision_is_summed_in_more() -> None:
     exact = TagSequence().batch_sums(rows, lengths).log_partition
     half = TagSequence().batch_sums(rows.to(torch.bfloat16), lengths).log_partition
     np.testing.assert_allclose(half, exact, rtol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_log_partitions_over_allowed_pairs_are_those_of_the_chain(scale: float) -> None:
+    lengths = torch.tensor([3, 0, 5, 1])
+    emissions, transitions = random_scores(20, 0, scale)
+    scores = emissions.view(4, 5, K).masked_fill(torch.rand(4, 5, K) < 0.2, -math.inf)
+    scores[..., 0] = emissions.view(4, 5, K)[..., 0]
+    weights = torch.tensor([1.0, 2.0, -0.5, 3.0], dtype=torch.float64)
+    expected, found = [], []
+    for each, results in (
+        (log_partitions, found),
+        (lambda chain, *batch: chain.log_partition(*batch), expected),
+    ):
+        given = scores.clone().requires_grad_(), transitions.clone().requires_grad_()
+        values = each(bound_chain(given[1], TAGS), given[0], lengths)
+        results += [values, *torch.autograd.grad((values * weights).sum(), given)]
+    for one, other in zip(found, expected):
+        torch.testing.assert_close(one, other)
+
+
+def test_log_partitions_of_nothing_feasible_are_refused() -> None:
+    scores = torch.zeros(2, 2, K)
+    scores[1, 1] = -math.inf
+    chain = bound_chain(torch.zeros(K + 2, K), TAGS)
+    with pytest.raises(InfeasibleError) as error:
+        log_partitions(chain, scores, torch.tensor([2, 2]))
+    assert error.value.items == [1]
