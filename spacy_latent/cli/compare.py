@@ -88,9 +88,11 @@ def main(
     if any(pipelines):
         fail("Give evaluations or pipelines, not both.")
     metrics = []
-    for path in files:
+    with failing("The evaluations could not be read"):
+        texts = [read_text(path) for path in files]
+    for path, text in zip(files, texts):
         try:
-            metrics.append(srsly.json_loads(read_text(path)))
+            metrics.append(srsly.json_loads(text))
         except ValueError as error:
             fail(f"{path} is no JSON: {error}. Write it with 'spacy evaluate --output'.")
         if not isinstance(metrics[-1], dict):

@@ -64,6 +64,7 @@ def control_cli(
     from spacy.cli.train import train
     from spacy.util import load_config, logger
 
+    from spacy_latent.cli.config_blocks import block_of
     from spacy_latent.cli.config_errors import config_overrides, readable_config
     from spacy_latent.cli.training_corpus import absent_path, missing_path
     from spacy_latent.corpora.text_files import read_text
@@ -97,7 +98,9 @@ def control_cli(
             # spaCy's error does not say which path.
             if not str(error).startswith("[E913]"):
                 filled = changed.interpolate()
-                missing = [absent_path(filled, filled["training"][name]) for name in CORPORA]
+                # A config may lack settings of [training], which have defaults.
+                corpora = [str(block_of(filled, f"training.{name}")) for name in CORPORA]
+                missing = [absent_path(filled, corpus) for corpus in corpora]
             if any(missing):
                 raise LatentError(" ".join(filter(None, missing))) from error
             raise

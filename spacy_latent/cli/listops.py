@@ -186,7 +186,6 @@ def report_cli(
 
     Also reports the accuracy with other trees in place of the pipeline's own.
     """
-    from spacy_latent.analysis.figures import plain
     from spacy_latent.cli.listops_terminal import print_tables
     from spacy_latent.cli.pipelines import load, use_gpu
     from spacy_latent.cli.progress import progress
@@ -208,7 +207,7 @@ def report_cli(
             add_recorded(found.figures, name, runs)
     print_tables(found.figures)
     if metrics is not None:
-        write_json(metrics, plain(found.figures))
+        write_json(metrics, found.figures)
     if html is not None:
         page, contents = page_of(found, next(iter(models.values())))
         write_page(html, page)

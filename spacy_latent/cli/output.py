@@ -74,10 +74,12 @@ def _write(path: Path, content: str | bytes) -> None:
 
 
 def write_json(path: Path, figures: object) -> None:
-    """Write figures as JSON, as :func:`write_page` does."""
+    """Write figures as JSON, as :func:`write_page` does; NaN and infinity become null."""
     import srsly
 
-    write_page(path, srsly.json_dumps(figures, indent=2))
+    from spacy_latent.analysis.figures import plain
+
+    write_page(path, srsly.json_dumps(plain(figures), indent=2))
 
 
 def print_document(text: str) -> None:

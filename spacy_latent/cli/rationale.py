@@ -59,7 +59,6 @@ def main(
     """
     from dataclasses import asdict
 
-    from spacy_latent.analysis.figures import plain
     from spacy_latent.analysis.rationales import report
     from spacy_latent.analysis.reference_check import in_words, unknown_labels
     from spacy_latent.cli.corpus import read_examples
@@ -82,7 +81,7 @@ def main(
         found = report(nlp, docs, spans_key, listed, seed, progress)
     msg.table(table_rows(found), header=("", *COLUMNS.values()))
     if metrics is not None:
-        write_json(metrics, plain({name: asdict(row) for name, row in found.items()}))
+        write_json(metrics, {name: asdict(row) for name, row in found.items()})
 
 
 def read_words(path: Path) -> list[str]:

@@ -178,14 +178,14 @@ class LabelField:
                 holders.setdefault(label, set()).add(k)
         self.free = sorted(set(range(size)) - set(holders))
         costs = {label: _cost([present[k] for k in found]) for label, found in holders.items()}
-        together = 0
+        tied, together = len(holders), 0
         while holders:
             label = min(holders, key=lambda label: (costs[label], label))
             own = {k: present.pop(k) for k in sorted(holders[label])}
             joint, sources = _joined(own)
             together += len(joint.states)
             if together > MOST_TOGETHER:
-                raise _too_many(len(joint.labels))
+                raise _too_many(MOST_TOGETHER, tied)
             gone = [known for known in joint.labels if holders[known] <= own.keys()]
             rest = frozenset(joint.labels) - frozenset(gone)
             remains = [state & rest for state in joint.states]
@@ -296,14 +296,16 @@ def _contradicting(size: int, said: dict[str, list[Table]]) -> list[str]:
 def _cost(tables: Sequence[Table]) -> float:
     """Return a bound of the logarithm, to base 2, of the number of states of the joint table."""
     product = sum(log2(len(table.states)) for table in tables)
-    if product <= log2(MOST_STATES):
-        return product
+    # One label is in all tables. Counting the labels that only some tables share takes longer.
+    bound = min(product, 1 + sum(len(table.labels) - 1 for table in tables))
+    if bound <= log2(MOST_STATES):
+        return bound
     return min(product, len({label for table in tables for label in table.labels}))
 
 
-def _too_many(labels: int) -> LatentError:
+def _too_many(states: int, labels: int) -> LatentError:
     return LatentError(
-        f"CategoryConstraints: more than {MOST_STATES:,} states of {labels} labels that are tied "
+        f"CategoryConstraints: more than {states:,} states of {labels} labels that are tied "
         "together. State fewer constraints among them, or put those that exclude each other in one "
         "group. Labels that imply different labels of such a group need no group of their own."
     )
@@ -326,7 +328,7 @@ def _joined(tables: dict[int, Table]) -> tuple[Table, tuple[tuple[int, Tensor], 
             for row in by_shared.get(known & shared, ()):
                 joined.append((known | table.states[row], (*rows, row)))
                 if len(joined) > MOST_STATES:
-                    raise _too_many(len(labels))
+                    raise _too_many(MOST_STATES, len(labels))
         states = joined
     if not states:
         raise _Contradiction("CategoryConstraints allow no set of labels at all.")

@@ -362,7 +362,8 @@ def _best_alone(
     for draw, part, chosen in zip(draws, composed, spans.split(sizes)):
         numbers = torch.arange(len(draw.weights), device=chosen.device)[:, None]
         best = torch.where(numbers == 0, draw.weights.argmax(0), numbers)
-        order, item = torch.where(chosen, best, numbers), torch.arange(len(chosen))
+        order = torch.where(chosen, best, numbers)
+        item = torch.arange(len(chosen), device=chosen.device)
         only = (numbers == 0).to(draw.weights)
         weights = torch.where(chosen, only, draw.weights)
         alone.append(replace(draw, z=draw.z[order, item], weights=weights))

@@ -424,6 +424,9 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             return 0.0, tuple(map(torch.zeros_like, parts))
         examples = [example for example in examples if len(example.predicted)]
         given: Any = self._examples_to_truth(examples)
+        if not self.multi_label:
+            # A text with a label that the component lacks has none of those that it leaves open.
+            given[1][[self._has_other_label(example) for example in examples]] = 0.0
         with recording():
             truths = xp2torch(self.targets_of(given[0]), device=logits.device)
             known = xp2torch(self.model.ops.asarray(given[1]), device=logits.device)
@@ -456,6 +459,10 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             bound = made.evidence.bound(made.weights, kl_weight)
             expected = expected - share * bound[filled]
         return float(expected.mean()), gradients
+
+    def _has_other_label(self, example: Example) -> bool:
+        cats = example.reference.cats
+        return any(value and label not in self.labels for label, value in cats.items())
 
     def _evidence_weights(self, examples: list[Example]) -> "tuple[Tensor, float]":
         """Return the weights of the bound in the losses of docs, ``(D,)``, and of its KL."""

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 import spacy
+import srsly
 from spacy.tokens import DocBin
 from typer.testing import CliRunner
 
 from spacy_latent.cli import calibrate
 from spacy_latent.cli.commands import latent_cli
-from spacy_latent.cli.output import check_output, write_page
+from spacy_latent.cli.output import check_output, write_json, write_page
 
 
 @contextmanager
@@ -48,6 +49,11 @@ def test_a_place_that_cannot_be_written_to_ends_the_command(
     with pytest.raises(SystemExit):
         write_page(tmp_path / name, "page")
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_figures_that_json_lacks_are_null(tmp_path: Path) -> None:
+    write_json(tmp_path / "figures.json", {"a": [float("nan"), 1.0], "b": float("inf")})
+    assert srsly.read_json(tmp_path / "figures.json") == {"a": [None, 1.0], "b": None}
 
 
 def test_what_can_be_written_is(tmp_path: Path) -> None:

@@ -254,6 +254,12 @@ def test_a_control_that_cannot_be(saved: Path, tmp_path: Path) -> None:
         paths = [f"--paths.{one}={path}" for one, path in given.items()]
         shown = said("control", config, *output, *paths, code=1)
         assert f"[corpora.{name}]" in shown and "does not exist" in shown
+    # A setting that has a default may be left out of the config.
+    short = Config().from_disk(config, interpolate=False)
+    del short["training"]["dev_corpus"]
+    short.to_disk(tmp_path / "short.cfg")
+    paths = ["--paths.train", tmp_path / "none.spacy", "--paths.dev", saved / "dev.spacy"]
+    assert "[corpora.train]" in said("control", tmp_path / "short.cfg", *output, *paths, code=1)
     assert not (tmp_path / "control" / "model-best").exists()
 
 
@@ -299,6 +305,9 @@ def test_compare_evaluations(tmp_path: Path) -> None:
     assert found["scores"] == {"cats_score": [0.5, 0.625], "speed": [1000.4, 2000.0]}
     second.write_text("{", encoding="utf8")
     assert "no JSON" in said("evaluate", "compare", first, second, code=1)
+    second.write_text("{}", encoding="utf16")
+    shown = said("evaluate", "compare", first, second, code=1)
+    assert "UTF-16" in shown and "no JSON" not in shown
     second.write_text("[1]", encoding="utf8")
     assert "holds no scores" in said("evaluate", "compare", first, second, code=1)
     assert "does not exist" in said("evaluate", "compare", tmp_path / "none.json", code=1)

@@ -102,6 +102,13 @@ def test_a_hierarchy_costs_as_many_states_as_it_has_sets(together):
     torch.testing.assert_close(found, (logits @ allowed.T).softmax(-1) @ allowed)
 
 
+def test_labels_that_imply_the_same_ten_cost_two_to_ten_states():
+    """Tables of two labels have three states, whose product is far above those that agree."""
+    first, second = [f"a{i}" for i in range(10)], [f"b{i}" for i in range(10)]
+    field = CategoryConstraints(implied=[[label, *second] for label in first]).over(first + second)
+    assert max(len(step.values) for step in field.steps) == 2**10 + 1
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e3, 1e6])
 def test_large_scores_leave_probabilities(scale):
     field = CategoryConstraints([["a", "b"]], [["c", "d"]], [["e", "f"]]).over(LABELS)

@@ -590,3 +590,17 @@ def test_a_label_that_is_wrong_teaches_the_others() -> None:
     for text, label in DATA:
         cats = nlp(text).cats
         assert max(cats, key=cats.__getitem__) == label
+
+
+def test_a_text_of_an_unknown_label_teaches_none_of_those_that_it_leaves_open() -> None:
+    nlp = pipeline()
+    made = examples(nlp)
+    nlp.initialize(lambda: made)
+    component = nlp.get_pipe("latent_textcat")
+    first = component.labels[0]
+    losses = []
+    for cats in ({first: 0.0}, {first: 0.0, "another": 1.0}, {first: 0.0, "another": 0.0}):
+        made[0].reference.cats = cats
+        found, _ = run(component.model, [made[0].predicted], is_train=True)
+        losses.append(component.get_loss(made[:1], found)[0])
+    assert losses[1] == 0.0 and losses[0] > 0.0 and losses[2] > 0.0
