@@ -866,6 +866,7 @@ GROUPS = {
             Entry("demo_trace_score_function", "score function of traces, non-projective", DEMO),
             Entry("demo_independent", "control: a softmax for each word, no tree", DEMO),
             Entry("demo", "free from the start", DEMO, settings=FREE),
+            Entry("demo_large_batches", "batches of six times as many words, 500 steps", DEMO),
             Entry("demo_bilstm", "score function, BiLSTM in place of counters", DEMO),
             Entry("demo_stack", "score function, continuous stacks in place of counters", DEMO),
             Entry("demo_attention", "attention over earlier words, marginals", DEMO),
