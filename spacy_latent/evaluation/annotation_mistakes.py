@@ -70,7 +70,10 @@ def about_categories(
             continue
         if pipe.cfg.get("score_range") is not None:
             continue
-        values = {label: {cats[label] for cats in texts if label in cats} for label in pipe.labels}
+        # Constraints tell more of these labels than the texts do.
+        tied = getattr(getattr(pipe, "constraints", None), "labels", ())
+        labels = [label for label in pipe.labels if label not in tied]
+        values = {label: {cats[label] for cats in texts if label in cats} for label in labels}
         never = [label for label, found in values.items() if 1.0 not in found]
         always = [label for label, found in values.items() if found == {1.0}]
         if never:

@@ -226,6 +226,22 @@ def test_categories_with_one_value_in_all_texts(name, cats, expected) -> None:
     assert {code for code in found if code.startswith("category")} == expected
 
 
+def test_constraints_tell_what_categories_a_text_lacks() -> None:
+    nlp = spacy.blank("en")
+    constraints = {
+        "@misc": "spacy-latent.CategoryConstraints.v1",
+        "exclusive": [["crime", "fantasy"]],
+        "implied": [["crime", "novel"]],
+    }
+    model = {"tok2vec": TOK2VEC, "exclusive_classes": False}
+    nlp.add_pipe("latent_textcat_multilabel", config={"model": model, "constraints": constraints})
+    cats: list[dict[str, float]] = [{"crime": 1.0}, {"fantasy": 1.0, "novel": 0.0}]
+    texts = [Example.from_dict(nlp.make_doc("a text"), {"cats": one}) for one in cats]
+    nlp.initialize(lambda: texts)
+    codes = {one.code for one in find_traps(nlp, texts)}
+    assert not codes & {"category-never", "category-always"}
+
+
 def test_what_a_pipeline_is_made_of() -> None:
     nlp = made(latent_pipeline("textcat"))
     layer = describe(nlp)["latent_encoder"]
