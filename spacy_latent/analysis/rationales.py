@@ -166,7 +166,8 @@ def erasure(
         if rest is not None:
             falls[0].append(fall(own, rest))
         falls[1].append(fall(own, only))
-        if reference is not None:
+        # The best of one label is always the same.
+        if reference is not None and len(own) > 1:
             right[0].append(label == reference)
             right[1].append(only is not None and _best(only) == reference)
     comprehensiveness = float(np.mean(falls[0])) if falls[0] else float("nan")

@@ -69,11 +69,12 @@ def find_measures(nlp: Language, examples: Sequence[Example]) -> list[Measure]:
 
 
 def measure_of_categories(nlp: Language, examples: Sequence[Example]) -> Measure | None:
-    """Return the measure of the first component that predicts categories, None without one."""
-    for name, pipe in nlp.pipeline:
-        if "doc.cats" in nlp.get_pipe_meta(name).assigns:
-            return _cats(pipe, examples)
-    return None
+    """Return the measure of the first component that predicts categories.
+
+    A component of a user may predict some without saying so. None if no reference has any.
+    """
+    pipes = (pipe for name, pipe in nlp.pipeline if "doc.cats" in nlp.get_pipe_meta(name).assigns)
+    return _cats(next(pipes, None), examples)
 
 
 def _cats(pipe: Any, examples: Sequence[Example]) -> Measure | None:

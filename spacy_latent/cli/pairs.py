@@ -111,7 +111,8 @@ def _score(nlp: Language, judged: Sequence[Example]) -> tuple[int, Row]:
 
     measure = measure_of_categories(nlp, judged)
     counts = np.zeros(0) if measure is None else measure.counts(judged)
-    if measure is None or not counts.any():
+    predicted = any(pair.predicted.cats for pair in judged)
+    if measure is None or not predicted or not counts.any():
         raise LatentError(
             "No prediction can be compared with the labels of these pairs. Give a pipeline with a "
             "classifier that knows these labels, such as latent_textcat, and pairs that have them."

@@ -70,8 +70,15 @@ def about_categories(
             continue
         if pipe.cfg.get("score_range") is not None:
             continue
-        values = {label: {cats[label] for cats in texts if label in cats} for label in pipe.labels}
-        never = [label for label, found in values.items() if 1.0 not in found]
+        # Constraints tell more of these labels than the texts do.
+        tied = getattr(getattr(pipe, "constraints", None), "labels", ())
+        labels = [label for label in pipe.labels if label not in tied]
+        values = {label: {cats[label] for cats in texts if label in cats} for label in labels}
+        # A text with only wrong labels teaches latent_textcat that it has one of the others.
+        teaches = pipe.support_missing_values and not pipe.model.attrs.get("multi_label")
+        rejected = [cats for cats in texts if teaches and 1.0 not in cats.values()]
+        untold = [label for label in labels if all(label in cats for cats in rejected)]
+        never = [label for label in untold if 1.0 not in values[label]]
         always = [label for label, found in values.items() if found == {1.0}]
         if never:
             yield warning(

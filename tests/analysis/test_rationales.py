@@ -146,6 +146,21 @@ def test_a_text_of_several_labels_has_no_accuracy(nlp) -> None:
     assert report(nlp, docs)["rationale"].accuracy == 1.0
 
 
+@Language.component("only_by_the_word_bad")
+def only_by_the_word_bad(doc: Doc) -> Doc:
+    by_the_word_bad(doc).cats.pop("A")
+    return doc
+
+
+def test_a_single_label_has_no_accuracy() -> None:
+    """It would be right in all texts that have it, whatever its probability."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe("only_by_the_word_bad")
+    doc = nlp.make_doc("a good film")
+    doc.cats = {"B": 1.0}
+    assert erasure(nlp, [doc], [mask(".x.")], ["B"]).accuracy is None
+
+
 def test_controls_have_the_size_of_the_rationale(nlp) -> None:
     doc = nlp.make_doc("it is a very bad film")
     for control in CONTROLS.values():

@@ -11,6 +11,7 @@ import spacy
 import srsly
 import typer
 from spacy.cli._util import app as spacy_app
+from spacy.language import Language
 from spacy.tokens import DocBin
 from spacy.util import load_config
 
@@ -131,6 +132,26 @@ def test_numbers_and_several_labels_have_no_accuracy(tmp_path, settings, cats, s
     assert found["pairs"] == len(PAIRS) and "accuracy" not in found
     # Untrained, it predicts the middle of a range, and both labels.
     assert found[score] == pytest.approx(0.5 if settings else 1.0)
+
+
+@Language.component("always_same")
+def always_same(doc):
+    doc.cats = {"same": 0.8, "other": 0.2}
+    return doc
+
+
+def test_a_component_that_does_not_declare_its_categories_is_judged(tmp_path):
+    nlp = spacy.blank("en")
+    nlp.to_disk(tmp_path / "silent")
+    nlp.add_pipe("always_same")
+    nlp.to_disk(tmp_path / "own")
+    rows = [{"text_a": a, "text_b": b, "label": label} for a, b, label in PAIRS]
+    srsly.write_jsonl(tmp_path / "dev.jsonl", rows)
+    judge(tmp_path / "own", tmp_path / "dev.jsonl", "--metrics", tmp_path / "pairs.json")
+    share = sum(label == "same" for _, _, label in PAIRS) / len(PAIRS)
+    assert srsly.read_json(tmp_path / "pairs.json")["own"]["accuracy"] == pytest.approx(share)
+    shown = judge(tmp_path / "silent", tmp_path / "dev.jsonl", code=1).output
+    assert "No prediction" in shown
 
 
 def test_labels_that_no_prediction_can_have_are_an_error(model, tmp_path):

@@ -209,6 +209,9 @@ def test_ways_round_the_structure_are_noted() -> None:
         ("latent_textcat", [{"a": 0.0, "b": 0.0}], {"category-never"}),
         # A single label alone is enough where there is one for each text.
         ("latent_textcat", [{"a": 1.0}, {"b": 1.0}], set()),
+        # So are wrong labels, from which spaCy's own does not learn the others.
+        ("latent_textcat", [{"a": 0.0}, {"b": 0.0}], set()),
+        ("textcat", [{"a": 0.0}, {"b": 0.0}], {"category-never"}),
         ("latent_textcat_multilabel", [{"a": 1.0}, {"b": 1.0}], {"category-always"}),
         ("latent_textcat_multilabel", [{"a": 1.0}, {"b": 1.0, "a": 0.0}, {"b": 0.0}], set()),
         ("textcat_multilabel", [{"a": 1.0, "b": 0.0}], {"category-never", "category-always"}),
@@ -216,7 +219,7 @@ def test_ways_round_the_structure_are_noted() -> None:
 )
 def test_categories_with_one_value_in_all_texts(name, cats, expected) -> None:
     nlp = spacy.blank("en")
-    stocks = {"textcat_multilabel": stock("textcat_multilabel", TOK2VEC)}
+    stocks = {own: stock(own, TOK2VEC) for own in ("textcat", "textcat_multilabel")}
     exclusive = name == "latent_textcat"
     model = {"tok2vec": TOK2VEC, "exclusive_classes": exclusive}
     nlp.add_pipe(name, config=stocks.get(name, {"model": model}))
@@ -224,6 +227,22 @@ def test_categories_with_one_value_in_all_texts(name, cats, expected) -> None:
     nlp.initialize(lambda: made)
     found = {one.code for one in find_traps(nlp, made)}
     assert {code for code in found if code.startswith("category")} == expected
+
+
+def test_constraints_tell_what_categories_a_text_lacks() -> None:
+    nlp = spacy.blank("en")
+    constraints = {
+        "@misc": "spacy-latent.CategoryConstraints.v1",
+        "exclusive": [["crime", "fantasy"]],
+        "implied": [["crime", "novel"]],
+    }
+    model = {"tok2vec": TOK2VEC, "exclusive_classes": False}
+    nlp.add_pipe("latent_textcat_multilabel", config={"model": model, "constraints": constraints})
+    cats: list[dict[str, float]] = [{"crime": 1.0}, {"fantasy": 1.0, "novel": 0.0}]
+    texts = [Example.from_dict(nlp.make_doc("a text"), {"cats": one}) for one in cats]
+    nlp.initialize(lambda: texts)
+    codes = {one.code for one in find_traps(nlp, texts)}
+    assert not codes & {"category-never", "category-always"}
 
 
 def test_what_a_pipeline_is_made_of() -> None:
