@@ -220,14 +220,14 @@ def read_annotated_v1(path: Path | None, limit: int = 0) -> Callable[[Language],
 
     Args:
         path: A .parquet file, or a directory with such files.
-        limit: Number of docs to read, 0 for all.
+        limit: Number of docs to read; 0, or a negative number, for all.
     """
 
     def read_corpus(nlp: Language) -> Iterator[Example]:
         if path is None:
             raise LatentError("No path of annotated docs is given. Pass --paths.train or so.")
         docs = (row.doc for row in read_rows(path, nlp.vocab) if row.doc is not None)
-        for doc in islice(docs, limit or None):
+        for doc in islice(docs, limit if limit > 0 else None):
             words = [token.text for token in doc]
             spaces = [bool(token.whitespace_) for token in doc]
             yield Example(Doc(nlp.vocab, words=words, spaces=spaces), doc)

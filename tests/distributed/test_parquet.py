@@ -198,6 +198,7 @@ def test_spacy_trains_on_what_was_annotated(tmp_path: Path) -> None:
     assert not found[0].predicted.cats and found[0].reference.cats == docs()[0].cats
     assert "tagger" in found[0].reference._.latent
     assert len(list(reader(tmp_path, limit=2)(nlp))) == 2
+    assert len(list(reader(tmp_path, limit=-1)(nlp))) == 5
 
 
 def test_files_of_something_else_are_refused(tmp_path: Path) -> None:
