@@ -245,7 +245,8 @@ def test_arcs_of_the_best_tree_below_the_threshold_keep_their_probability(nlp: L
     judged = measure(nlp, made)
     reported = assess(nlp, made).figures.entities
     for name, noun in (("latent_parser", "arc"), ("latent_parser: labelled arcs", "labelled arc")):
-        assert reported[name] == entity_figures(judged[noun])
+        # Bins without arcs hold NaN, which is not equal to itself.
+        assert repr(reported[name]) == repr(entity_figures(judged[noun]))
 
 
 def test_a_map_is_kept_beside_temperatures_that_are_not(nlp: Language, tmp_path: Path) -> None:

@@ -76,7 +76,8 @@ def test_samples_of_relax_in_training(estimator: Estimator, structure: Structure
 
 
 def test_probabilities_of_constrained_categories() -> None:
-    field = LabelField(3, [Table((0, 1), ((0, 0), (1, 0), (0, 1)))])
+    states = (frozenset[int](), frozenset([0]), frozenset([1]))
+    field = LabelField(3, [Table((0, 1), states)])
     logits = torch.tensor([[0.5, -1.0, 2.0]])
     expected = field.probabilities(logits)
     with torch.inference_mode():
