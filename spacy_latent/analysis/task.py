@@ -13,6 +13,9 @@ from spacy.language import Language
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 
+from spacy_latent.analysis.judged_entities import MISSING
+from spacy_latent.annotations import annotated_labels
+
 ROUNDS = 1000
 # Number of resamples drawn at a time, to bound the memory.
 CHUNK = 50
@@ -164,11 +167,31 @@ def majority_share(examples: Sequence[Example]) -> tuple[str, float]:
     return best, labels.count(best) / len(labels)
 
 
-def _f1_of_spans(name: str, read: Callable[[Doc], Iterable[Span]]) -> Measure:
+def _f1_of_spans(
+    name: str,
+    read: Callable[[Doc], Iterable[Span] | None],
+    is_known: Callable[[Example, Span], bool] = lambda example, span: True,
+) -> Measure:
+    """Return the F1 of spans, without those that a reference says nothing of.
+
+    Args:
+        read: function that returns the spans of a doc, None if the doc has no annotation of them.
+        is_known: function that returns whether the reference tells if a predicted span is right.
+    """
+
     def count(example: Example) -> Sequence[float]:
+        gold = read(example.reference)
+        if gold is None:
+            return 0.0, 0.0, 0.0
+        asked = annotated_labels(example.reference)
+        found = [span for span in read(example.predicted) or () if is_known(example, span)]
         ours, theirs = (
-            {(span.start_char, span.end_char, span.label_) for span in read(doc)}
-            for doc in (example.predicted, example.reference)
+            {
+                (span.start_char, span.end_char, span.label_)
+                for span in spans
+                if asked is None or span.label_ in asked
+            }
+            for spans in (found, gold)
         )
         return len(ours & theirs), len(ours), len(theirs)
 
@@ -178,14 +201,26 @@ def _f1_of_spans(name: str, read: Callable[[Doc], Iterable[Span]]) -> Measure:
 def _ents(pipe: Any, examples: Sequence[Example]) -> Measure | None:
     if not any(example.reference.has_annotation("ENT_IOB") for example in examples):
         return None
-    return _f1_of_spans("F1 of the entities", lambda doc: doc.ents)
+
+    def read(doc: Doc) -> Iterable[Span] | None:
+        return doc.ents if doc.has_annotation("ENT_IOB") else None
+
+    def is_known(example: Example, span: Span) -> bool:
+        place, reference = example.alignment.x2y, example.reference
+        return all(
+            reference[i].ent_iob != MISSING
+            for token in range(span.start, span.end)
+            for i in place[token].tolist()
+        )
+
+    return _f1_of_spans("F1 of the entities", read, is_known)
 
 
 def _spans(pipe: Any, examples: Sequence[Example]) -> Measure | None:
     key = getattr(pipe, "key", None)
     if key is None or not any(key in example.reference.spans for example in examples):
         return None
-    return _f1_of_spans("F1 of the spans", lambda doc: doc.spans.get(key, ()))
+    return _f1_of_spans("F1 of the spans", lambda doc: doc.spans.get(key))
 
 
 def _tags(pipe: Any, examples: Sequence[Example]) -> Measure | None:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import spacy
+from spacy.scorer import get_ner_prf
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 
@@ -114,6 +115,29 @@ def test_entities_spans_tags_and_heads() -> None:
         "accuracy of the tags": pytest.approx(2 / 3),
         "labelled attachment of the parser": pytest.approx(2 / 3),
     }
+
+
+def test_entities_and_spans_that_references_say_nothing_of_do_not_count() -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("ner", config=stock("ner", TOK2VEC))
+    nlp.add_pipe("spancat", config=stock("spancat", TOK2VEC))
+
+    def doc(*labels: str) -> Doc:
+        made = Doc(nlp.vocab, words=WORDS)
+        found = [Span(made, i, i + 1, label) for i, label in enumerate(labels) if label]
+        made.set_ents(found, default="missing" if "" in labels else "outside")
+        made.spans["sc"] = found
+        return made
+
+    partly = Example(doc("A", "A", "B"), doc("A", "", ""))
+    unknown = Example(doc("A", "A"), Doc(nlp.vocab, words=WORDS))
+    of_one_label = Example(doc("A", "B", "B"), doc("A", "B"))
+    of_one_label.reference._.annotated_labels = ["A"]
+    made = [partly, unknown, of_one_label]
+    entities, spans = find_measures(nlp, made)
+    assert entities.counts(made).tolist() == [[1, 1, 1], [0, 0, 0], [1, 1, 1]]
+    assert spans.counts(made).tolist() == [[1, 3, 1], [0, 0, 0], [1, 1, 1]]
+    assert get_ner_prf(made[:2])["ents_f"] == 1.0 == f_score(entities.counts(made[:2]).sum(0))
 
 
 def test_nothing_to_count_is_not_a_number() -> None:
