@@ -17,6 +17,7 @@ from spacy_latent.analysis.figures import plain
 from spacy_latent.errors import LatentError
 from spacy_latent.evaluation import assessment_run
 from spacy_latent.evaluation.assessment import Assessment, assess
+from spacy_latent.evaluation.references import predicted_heads
 from spacy_latent.models.inspection import latent_models, latent_module
 from spacy_latent.pipeline import batches
 from spacy_latent.pipeline.inspection import choose_components, inspect_docs, inspect_pipe
@@ -109,6 +110,14 @@ def test_references_and_controls(tree: Language) -> None:
     reference = part.figures.components["latent_encoder"].reference
     assert reference.tokens == tokens - 60
     assert {row.relation for row in reference.relations} == {"mod"}
+
+
+def test_a_word_without_a_head_in_the_reference_is_no_root() -> None:
+    nlp = spacy.blank("en")
+    words, deps = ["a", "b", "c"], ["mod", "ROOT", ""]
+    reference = Doc(nlp.vocab, words=words, heads=[1, 1, 2], deps=deps)
+    example = Example(Doc(nlp.vocab, words=words), reference)
+    assert predicted_heads(example).tolist() == [1, 1, -1]
 
 
 def test_a_collapsed_scorer_is_found_out(tree: Language) -> None:
