@@ -42,6 +42,23 @@ def f_score(totals: np.ndarray) -> np.ndarray:
         return 2 * totals[..., 0] / (totals[..., 1] + totals[..., 2])
 
 
+def mean_over(value: Value, trainings: int) -> Value:
+    """Return the function from the counts of several trainings, side by side, to their mean score.
+
+    A score of summed counts would not be the mean: a training that finds nothing would hardly lower
+    an F1. A training without a score counts as right if another one has a score: it rightly finds
+    nothing.
+    """
+
+    def mean(totals: np.ndarray) -> np.ndarray:
+        each = value(totals.reshape(*totals.shape[:-1], trainings, -1))
+        unknown = np.isnan(each)
+        found = np.where(unknown, 1.0, each).mean(-1)
+        return np.where(unknown.all(-1), np.nan, found)
+
+    return mean
+
+
 @dataclass(frozen=True)
 class Measure:
     """A score whose counts add up over texts; higher is better.

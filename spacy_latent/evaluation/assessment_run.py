@@ -284,9 +284,11 @@ class AssessmentRun:
             row = TrainedScore(*self._trainings(measure, own), controls={})
             for name, found_of in predicted.items():
                 theirs = [measure.counts(one) for one in found_of]
-                drop = task.paired_drop(
-                    measure.value, np.mean(own, 0), np.mean(theirs, 0), self.seed
-                )
+                # Each training as often as the other side has trainings, so that both are alike.
+                ours = np.concatenate([one for one in own for _ in theirs], 1)
+                others = np.concatenate([one for one in theirs for _ in own], 1)
+                value = task.mean_over(measure.value, len(own) * len(theirs))
+                drop = task.paired_drop(value, ours, others, self.seed)
                 row.controls[name] = ControlScore(
                     *self._trainings(measure, theirs),
                     difference=(drop.drop, drop.low, drop.high),
@@ -300,8 +302,9 @@ class AssessmentRun:
     def _trainings(
         self, measure: Measure, counts: Sequence[np.ndarray]
     ) -> tuple[float, float, float, list[float]]:
-        """Return the score over all trainings, its interval over texts, and each score."""
-        found = task.interval(measure.value, np.mean(counts, 0), self.seed)
+        """Return the mean score of all trainings, its interval over texts, and each score."""
+        value = task.mean_over(measure.value, len(counts))
+        found = task.interval(value, np.concatenate(counts, 1), self.seed)
         return *found, _values(measure, counts)
 
     def predict_other(

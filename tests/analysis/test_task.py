@@ -21,6 +21,7 @@ from spacy_latent.analysis.task import (
     interval,
     intervals,
     majority_share,
+    mean_over,
     only_label,
     paired_drop,
 )
@@ -158,6 +159,17 @@ def test_an_interval_is_as_wide_as_theory_has_it() -> None:
     assert interval(accuracy, counts) == (value, low, high), "the same seed gives the same"
     assert interval(accuracy, counts, seed=1) != (value, low, high)
     assert intervals([counts, 0 * counts + [0, 1]])[0][0] == 0.75
+
+
+def test_the_score_of_several_trainings_is_the_mean_of_theirs() -> None:
+    all_right, collapsed = np.ones((50, 3)), np.tile([0.0, 0.0, 1.0], (50, 1))
+    both = np.concatenate([all_right, collapsed], 1)
+    mean = mean_over(f_score, 2)
+    assert interval(mean, both)[0] == 0.5 == (f_score(all_right.sum(0)) + 0.0) / 2
+    assert paired_drop(mean, both, both).drop == 0.0
+    nothing = np.zeros((1, 3))
+    assert mean(np.concatenate([nothing, collapsed[:1]], 1)).tolist() == [0.5]
+    assert np.isnan(mean(np.concatenate([nothing, nothing], 1)))
 
 
 def test_pairs_make_a_drop_narrower() -> None:
