@@ -149,7 +149,7 @@ class AssessmentRun:
         figures = TaskFigures(unknown_labels=unknown_labels(self.nlp, self.examples))
         for measure in self.measures:
             found = task.interval(measure.value, self.counts[measure.name], self.seed)
-            figures.measures[measure.name] = Score(*found, self._chance(measure))
+            figures.measures[measure.name] = Score(*found, _chance(measure))
         if self.measures or any(heads is not None for heads in self.heads):
             everything = Scorer(self.nlp).score(self.examples)
             figures.scores = {
@@ -181,11 +181,6 @@ class AssessmentRun:
             **dict.fromkeys(self.parsers, ARC),
         }
         return {name: noun for name, noun in sought.items() if name not in judged}
-
-    def _chance(self, measure: Measure) -> Chance | None:
-        if measure.name != "accuracy":
-            return None
-        return Chance(*task.majority_share(self.examples))
 
     def text_scores(self) -> list[float]:
         if not self.measures:
@@ -253,7 +248,7 @@ class AssessmentRun:
                 draws=draws,
                 mixture=mixture[0],
                 mixture_low=mixture[1],
-                chance=self._chance(measure),
+                chance=_chance(measure),
             )
         return result
 
@@ -383,6 +378,10 @@ class AssessmentRun:
         if compared:
             figures.others = layer_figures.between(key, spans, compared, random)
         return figures
+
+
+def _chance(measure: Measure) -> Chance | None:
+    return None if measure.majority is None else Chance(*measure.majority)
 
 
 def _values(measure: Measure, counts: Sequence[np.ndarray]) -> list[float]:

@@ -51,6 +51,25 @@ def test_categories() -> None:
     assert find_measures(nlp, [example(nlp)]) == []
 
 
+def test_each_of_two_classifiers_is_judged_by_its_own_labels() -> None:
+    nlp = spacy.blank("en")
+    for name, labels in (("mood", "ab"), ("topic", "xy")):
+        pipe = nlp.add_pipe("textcat", name=name, config=stock("textcat", TOK2VEC))
+        for label in labels:
+            pipe.add_label(label)
+    said = {"a": 0.7, "b": 0.3, "x": 0.2, "y": 0.8}
+    both = example(nlp, cats=(said, {"a": 1.0, "b": 0.0, "x": 1.0, "y": 0.0}))
+    mood, topic = find_measures(nlp, [both])
+    assert mood.counts([both]).tolist() == [[1, 1]] and topic.counts([both]).tolist() == [[0, 1]]
+    assert mood.majority == ("a", 1.0) and topic.majority == ("x", 1.0)
+    one = example(nlp, cats=(said, {"a": 1.0, "b": 0.0}))
+    (mood,) = find_measures(nlp, [one])
+    assert mood.counts([one]).tolist() == [[1, 1]]
+    unknown = example(nlp, cats=(said, {"z": 1.0}))
+    mood = find_measures(nlp, [unknown])[0]
+    assert mood.counts([unknown]).tolist() == [[0, 1]]
+
+
 def test_labels_and_numbers() -> None:
     nlp = spacy.blank("en")
     nlp.add_pipe("textcat_multilabel", config=stock("textcat_multilabel", TOK2VEC))
