@@ -299,7 +299,8 @@ def _parse(pipe: Any, examples: Sequence[Example]) -> Measure | None:
         known = [
             (token.head.i == head and token.dep_ == relation)
             for token, head, relation in zip(example.predicted, heads, relations)
-            if head is not None and relation
+            # CoNLL-U writes "_" for an unknown label.
+            if head is not None and relation not in ("", "_")
         ]
         return sum(known), len(known)
 

@@ -160,6 +160,18 @@ def test_entities_and_spans_that_references_say_nothing_of_do_not_count() -> Non
     assert get_ner_prf(made[:2])["ents_f"] == 1.0 == f_score(entities.counts(made[:2]).sum(0))
 
 
+def test_arcs_of_unknown_labels_do_not_count() -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("parser", config=stock("parser", TOK2VEC))
+    predicted = Doc(nlp.vocab, words=WORDS, heads=[1, 1, 1], deps=["s", "ROOT", "o"])
+    made = [
+        Example(predicted, Doc(nlp.vocab, words=WORDS, heads=heads, deps=["s", "ROOT", "_"]))
+        for heads in ([1, 1, 1], [1, 1, 2])
+    ]
+    (measure,) = find_measures(nlp, made)
+    assert measure.counts(made).tolist() == [[2, 2], [2, 2]]
+
+
 def test_nothing_to_count_is_not_a_number() -> None:
     assert math.isnan(accuracy(np.zeros(2))) and math.isnan(f_score(np.zeros(3)))
     assert all(map(math.isnan, interval(accuracy, np.zeros((0, 2)))))
