@@ -12,13 +12,13 @@ from functools import partial
 
 import numpy as np
 from spacy.language import Language
-from spacy.tokens import Doc, Span
+from spacy.tokens import Doc
 from spacy.training import Example
 
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.scores import ExampleScorer, Scores
 from spacy_latent.analysis.task import only_label
-from spacy_latent.annotations import aligned_spans, runs
+from spacy_latent.annotations import runs
 from spacy_latent.errors import LatentError, number_of
 
 KEY = "rationale"
@@ -31,11 +31,8 @@ MATCH = 0.5
 
 def rationale_words(doc: Doc, spans_key: str = KEY) -> np.ndarray:
     """Return a mask of the tokens in ``doc.spans[spans_key]``, ``(len(doc),)`` bool."""
-    return _mask_of_spans(len(doc), doc.spans.get(spans_key, ()))
-
-
-def _mask_of_spans(count: int, spans: Iterable[Span]) -> np.ndarray:
-    return mask_of(count, (i for span in spans for i in range(span.start, span.end)))
+    spans = doc.spans.get(spans_key, ())
+    return mask_of(len(doc), (i for span in spans for i in range(span.start, span.end)))
 
 
 # ---------------------------------------------------------------- agreement with people
@@ -363,10 +360,19 @@ def score_rationales(
 
 
 def _aligned(example: Example, key: str) -> np.ndarray:
-    """Return the reference's rationale in the tokens of the prediction."""
-    spans = list(example.reference.spans.get(key, ()))
-    aligned = aligned_spans(example, spans, allow_overlap=True) if spans else ()
-    return _mask_of_spans(len(example.predicted), aligned)
+    """Return the reference's rationale in the tokens of the prediction.
+
+    A token that is only in part in the rationale is in it, since a marked word would be lost
+    otherwise, and with it its whole span.
+    """
+    marked = rationale_words(example.reference, key)
+    if not marked.any():
+        return np.zeros(len(example.predicted), dtype=bool)
+    place = example.alignment.x2y
+    return mask_of(
+        len(example.predicted),
+        [token.i for token in example.predicted if marked[place[token.i]].any()],
+    )
 
 
 def build_rationale_scorer_v1(

@@ -18,6 +18,7 @@ from spacy_latent.analysis.rationales import (
     listed_words,
     rationale_words,
     report,
+    score_rationales,
 )
 from spacy_latent.annotations import runs
 from spacy_latent.errors import LatentError
@@ -210,9 +211,17 @@ def test_the_scorer_adds_to_the_scores_of_labels(nlp) -> None:
     assert build()([])["rationale_rate"] == 0.0
 
 
-def test_the_scorer_aligns_other_tokens(nlp) -> None:
-    from spacy_latent.analysis.rationales import score_rationales
+def test_marked_words_whose_tokens_are_others_are_not_lost(nlp) -> None:
+    split, whole = ["It", "is", "do", "n't", "good"], ["It", "is", "don't", "good"]
+    reference = Doc(nlp.vocab, words=split, spaces=[True, True, False, True, False])
+    reference.spans["rationale"] = [Span(reference, 3, 5)]
+    predicted = Doc(nlp.vocab, words=whole, spaces=[True, True, True, False])
+    predicted.spans["rationale"] = [Span(predicted, 3, 4)]
+    scores = score_rationales([Example(predicted, reference)])
+    assert (scores["rationale_p"], scores["rationale_r"]) == (1.0, 0.5)
 
+
+def test_the_scorer_aligns_other_tokens(nlp) -> None:
     reference = Doc(nlp.vocab, words=["a", "b", "ad", "film"], spaces=[True, False, True, False])
     reference.spans["rationale"] = [reference[1:3]]
     found = score_rationales([Example(nlp("a bad film"), reference)])
