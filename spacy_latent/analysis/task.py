@@ -88,7 +88,7 @@ def find_measures(nlp: Language, examples: Sequence[Example]) -> list[Measure]:
     for name, pipe in nlp.pipeline:
         for assigned in nlp.get_pipe_meta(name).assigns:
             if assigned == "doc.cats":
-                others = _labels_of_others(nlp, name)
+                others = labels_of_others(nlp, name)
                 measure = _cats(pipe, examples, others)
                 if measure is not None and measure.name in found and others:
                     measure = replace(measure, name=f"{measure.name} of {name}")
@@ -108,10 +108,10 @@ def measure_of_categories(nlp: Language, examples: Sequence[Example]) -> Measure
     name = next(names, None)
     if name is None:
         return _cats(None, examples)
-    return _cats(nlp.get_pipe(name), examples, _labels_of_others(nlp, name))
+    return _cats(nlp.get_pipe(name), examples, labels_of_others(nlp, name))
 
 
-def _labels_of_others(nlp: Language, name: str) -> frozenset[str]:
+def labels_of_others(nlp: Language, name: str) -> frozenset[str]:
     """Return the categories that other components predict and this one does not.
 
     There are none if the labels of this component are not known.
