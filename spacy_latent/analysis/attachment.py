@@ -265,6 +265,8 @@ def score_attachment(
 ) -> dict[str, float]:
     """Score the attachment of the annotation of ``component`` to the heads of the reference.
 
+    Tokens without a head in the reference do not count.
+
     Args:
         ignore: texts of tokens that ``latent_uas_part`` leaves out. Without any, that score is
             absent.
@@ -273,20 +275,23 @@ def score_attachment(
         ``latent_uas`` and ``latent_uas_part``, 0 to 1. The dict is empty if no example has
         reference heads and a latent tree.
     """
-    predicted, reference, counted = [], [], []
+    predicted, reference, known, counted = [], [], [], []
     for example in examples:
         annotation = example.predicted._.latent.get(component)
         if annotation is None or not example.reference.has_annotation("HEAD"):
             continue
+        gold = example.reference
         predicted.append(annotation.heads)
-        reference.append([token.head.i for token in example.reference])
-        counted.append([token.text not in ignore for token in example.reference])
-    if not predicted:
-        return {}
-    scores = {"latent_uas": attachment(predicted, reference)}
+        reference.append([token.head.i for token in gold])
+        # Without any labels, heads are known all the same.
+        labelled = gold.has_annotation("DEP")
+        known.append(known_heads(gold)[0] >= 0 if labelled else np.ones(len(gold), bool))
+        kept = np.array([token.text not in ignore for token in gold], dtype=bool)
+        counted.append(known[-1] & kept)
+    scores = {"latent_uas": attachment(predicted, reference, known)}
     if ignore:
         scores["latent_uas_part"] = attachment(predicted, reference, counted)
-    return scores
+    return {name: share for name, share in scores.items() if not np.isnan(share)}
 
 
 def build_attachment_scorer_v1(

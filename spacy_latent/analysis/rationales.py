@@ -9,16 +9,17 @@ import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from spacy.language import Language
-from spacy.tokens import Doc, Span
+from spacy.tokens import Doc
 from spacy.training import Example
 
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.scores import ExampleScorer, Scores
-from spacy_latent.analysis.task import only_label
-from spacy_latent.annotations import aligned_spans, runs
+from spacy_latent.analysis.task import labels_of_others, only_label
+from spacy_latent.annotations import runs
 from spacy_latent.errors import LatentError, number_of
 
 KEY = "rationale"
@@ -31,11 +32,8 @@ MATCH = 0.5
 
 def rationale_words(doc: Doc, spans_key: str = KEY) -> np.ndarray:
     """Return a mask of the tokens in ``doc.spans[spans_key]``, ``(len(doc),)`` bool."""
-    return _mask_of_spans(len(doc), doc.spans.get(spans_key, ()))
-
-
-def _mask_of_spans(count: int, spans: Iterable[Span]) -> np.ndarray:
-    return mask_of(count, (i for span in spans for i in range(span.start, span.end)))
+    spans = doc.spans.get(spans_key, ())
+    return mask_of(len(doc), (i for span in spans for i in range(span.start, span.end)))
 
 
 # ---------------------------------------------------------------- agreement with people
@@ -128,6 +126,7 @@ def erasure(
     docs: Sequence[Doc],
     rationales: Sequence[np.ndarray],
     labels: Sequence[str | None] | None = None,
+    others: Collection[str] = (),
 ) -> Erasure:
     """Measure the effect of erasing rationales on the predictions of a pipeline.
 
@@ -141,20 +140,21 @@ def erasure(
     Args:
         docs: docs whose tokens are used unchanged. Empty docs do not count.
         labels: label of the reference for each doc, or None.
+        others: categories of other components, which do not count.
 
     Raises:
         LatentError: if no doc has words, or the pipeline sets no ``doc.cats``.
     """
     references = [None] * len(docs) if labels is None else labels
-    score_range = _score_range(nlp)
+    score_range = _score_range(nlp, others)
     fall = _fall_of_label if score_range is None else partial(_change_of_numbers, *score_range)
     given = [one for one in zip(docs, rationales, references, strict=True) if len(one[0])]
     kept = [(doc, np.asarray(rationale)) for doc, rationale, _ in given]
     if not kept:
         raise LatentError("erasure: there is no doc with words. Give some that have any.")
-    whole = _cats(nlp, [(doc, np.ones(len(doc), dtype=bool)) for doc, _ in kept])
-    alone = _cats(nlp, kept)
-    without = _cats(nlp, [(doc, ~words) for doc, words in kept])
+    whole = _cats(nlp, [(doc, np.ones(len(doc), dtype=bool)) for doc, _ in kept], others)
+    alone = _cats(nlp, kept, others)
+    without = _cats(nlp, [(doc, ~words) for doc, words in kept], others)
     falls: tuple[list[float], list[float]] = ([], [])
     right: tuple[list[bool], list[bool]] = ([], [])
     for (_, _, reference), own, rest, only in zip(given, whole, without, alone):
@@ -175,17 +175,39 @@ def erasure(
     return Erasure(comprehensiveness, float(np.mean(falls[1])), *accuracies)
 
 
-def _cats(nlp: Language, parts: Sequence[tuple[Doc, np.ndarray]]) -> list[dict[str, float] | None]:
+def _cats(
+    nlp: Language, parts: Sequence[tuple[Doc, np.ndarray]], others: Collection[str]
+) -> list[dict[str, float] | None]:
     """Return the predictions for these words of each doc, None if there are no words."""
     made = [doc_of_words(doc, words) if words.any() else None for doc, words in parts]
     said = iter(nlp.pipe([doc for doc in made if doc is not None]))
-    return [None if doc is None else dict(next(said).cats) for doc in made]
+    return [None if doc is None else _without(next(said).cats, others) for doc in made]
 
 
-def _score_range(nlp: Language) -> tuple[float, float] | None:
-    """Return the range of the numbers that the pipeline predicts, None if it predicts labels."""
-    ranges = [getattr(pipe, "cfg", {}).get("score_range") for _, pipe in nlp.pipeline]
-    return next((tuple(found) for found in ranges if found is not None), None)
+def _without(cats: dict[str, float], others: Collection[str]) -> dict[str, float]:
+    return {label: value for label, value in cats.items() if label not in others}
+
+
+def _other_categories(nlp: Language, spans_key: str) -> frozenset[str]:
+    """Return the categories that only components without these rationales predict."""
+    for name, pipe in nlp.pipeline:
+        cfg: Any = getattr(pipe, "cfg", None) or {}
+        if "doc.cats" in nlp.get_pipe_meta(name).assigns and cfg.get("spans_key") == spans_key:
+            return labels_of_others(nlp, name)
+    return frozenset()
+
+
+def _score_range(nlp: Language, others: Collection[str]) -> tuple[float, float] | None:
+    """Return the range of the numbers that the pipeline predicts, None if it predicts labels.
+
+    Args:
+        others: categories whose components do not count.
+    """
+    for _, pipe in nlp.pipeline:
+        found: Any = (getattr(pipe, "cfg", None) or {}).get("score_range")
+        if found is not None and not set(getattr(pipe, "labels", ())) & set(others):
+            return found[0], found[1]
+    return None
 
 
 def _fall_of_label(own: dict[str, float], other: dict[str, float] | None) -> float:
@@ -302,10 +324,11 @@ def report(
         found[name] = [control(doc, int(r.sum()), rng) for doc, r in zip(predicted, own)]
     gold = [_aligned(Example(*pair), spans_key) for pair in zip(predicted, kept)]
     # Numbers are neither right nor wrong, and neither is a choice among several labels.
-    judged = _score_range(nlp) is None
-    labels = [only_label(doc.cats) if judged else None for doc in kept]
+    others = _other_categories(nlp, spans_key)
+    judged = _score_range(nlp, others) is None
+    labels = [only_label(_without(doc.cats, others)) if judged else None for doc in kept]
     rows = progress(found.items(), "With and without them", len(found))
-    return {name: _report(nlp, predicted, r, gold, labels) for name, r in rows}
+    return {name: _report(nlp, predicted, r, gold, labels, others) for name, r in rows}
 
 
 def _unread(nlp: Language, doc: Doc) -> Doc:
@@ -320,6 +343,7 @@ def _report(
     chosen: Sequence[np.ndarray],
     gold: Sequence[np.ndarray],
     labels: Sequence[str | None],
+    others: Collection[str],
 ) -> RationaleReport:
     against = agreement(chosen, gold)
     return RationaleReport(
@@ -327,7 +351,7 @@ def _report(
         spans=_ratio(sum(len(runs(r)) for r in chosen), len(chosen)),
         token_f=None if against is None else against.token_f,
         iou_f=None if against is None else against.iou_f,
-        **asdict(erasure(nlp, docs, chosen, labels)),
+        **asdict(erasure(nlp, docs, chosen, labels, others)),
     )
 
 
@@ -363,10 +387,19 @@ def score_rationales(
 
 
 def _aligned(example: Example, key: str) -> np.ndarray:
-    """Return the reference's rationale in the tokens of the prediction."""
-    spans = list(example.reference.spans.get(key, ()))
-    aligned = aligned_spans(example, spans, allow_overlap=True) if spans else ()
-    return _mask_of_spans(len(example.predicted), aligned)
+    """Return the reference's rationale in the tokens of the prediction.
+
+    A token that is only in part in the rationale is in it, since a marked word would be lost
+    otherwise, and with it its whole span.
+    """
+    marked = rationale_words(example.reference, key)
+    if not marked.any():
+        return np.zeros(len(example.predicted), dtype=bool)
+    place = example.alignment.x2y
+    return mask_of(
+        len(example.predicted),
+        [token.i for token in example.predicted if marked[place[token.i]].any()],
+    )
 
 
 def build_rationale_scorer_v1(

@@ -43,11 +43,11 @@ def remarks(figures: Figures) -> list[str]:
         )
     measure = figures.task.measures.get(F1)
     for name, found in figures.entities.items():
-        if found.noun != "entity":
-            continue
-        of_entities = _of_entities(name, found, math.nan if measure is None else measure.value)
-        said += [each for each in (of_entities, left_out_in_words(name, found)) if each]
-    return said
+        if found.noun == "entity":
+            said.append(_of_entities(name, found, math.nan if measure is None else measure.value))
+        if found.noun in ("entity", "span"):
+            said.append(left_out_in_words(name, found))
+    return [each for each in said if each]
 
 
 def _of_entities(name: str, found: EntityFigures, f1: float) -> str:

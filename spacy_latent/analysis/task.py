@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +12,9 @@ import numpy as np
 from spacy.language import Language
 from spacy.tokens import Doc, Span
 from spacy.training import Example
+
+from spacy_latent.analysis.judged_entities import MISSING
+from spacy_latent.annotations import annotated_labels
 
 ROUNDS = 1000
 # Number of resamples drawn at a time, to bound the memory.
@@ -39,17 +42,36 @@ def f_score(totals: np.ndarray) -> np.ndarray:
         return 2 * totals[..., 0] / (totals[..., 1] + totals[..., 2])
 
 
+def mean_over(value: Value, trainings: int) -> Value:
+    """Return the function from the counts of several trainings, side by side, to their mean score.
+
+    A score of summed counts would not be the mean: a training that finds nothing would hardly lower
+    an F1. A training without a score counts as right if another one has a score: it rightly finds
+    nothing.
+    """
+
+    def mean(totals: np.ndarray) -> np.ndarray:
+        each = value(totals.reshape(*totals.shape[:-1], trainings, -1))
+        unknown = np.isnan(each)
+        found = np.where(unknown, 1.0, each).mean(-1)
+        return np.where(unknown.all(-1), np.nan, found)
+
+    return mean
+
+
 @dataclass(frozen=True)
 class Measure:
     """A score whose counts add up over texts; higher is better.
 
     Attributes:
         count: function that returns the counts of one text, as many as ``value`` takes.
+        majority: for accuracy, the most frequent label and the score of always answering it.
     """
 
     name: str
     count: Callable[[Example], Sequence[float]]
     value: Value
+    majority: tuple[str, float] | None = None
 
     def counts(self, examples: Iterable[Example]) -> np.ndarray:
         """Return the counts of each example, ``(D, c)`` float64."""
@@ -58,11 +80,20 @@ class Measure:
 
 
 def find_measures(nlp: Language, examples: Sequence[Example]) -> list[Measure]:
-    """Return the measures that the pipeline predicts and the references annotate, in its order."""
+    """Return the measures that the pipeline predicts and the references annotate, in its order.
+
+    A further classifier with labels of its own has a measure with its name.
+    """
     found: dict[str, Measure] = {}
     for name, pipe in nlp.pipeline:
         for assigned in nlp.get_pipe_meta(name).assigns:
-            measure = _MEASURES[assigned](pipe, examples) if assigned in _MEASURES else None
+            if assigned == "doc.cats":
+                others = labels_of_others(nlp, name)
+                measure = _cats(pipe, examples, others)
+                if measure is not None and measure.name in found and others:
+                    measure = replace(measure, name=f"{measure.name} of {name}")
+            else:
+                measure = _MEASURES[assigned](pipe, examples) if assigned in _MEASURES else None
             if measure is not None:
                 found.setdefault(measure.name, measure)
     return list(found.values())
@@ -73,12 +104,35 @@ def measure_of_categories(nlp: Language, examples: Sequence[Example]) -> Measure
 
     A component of a user may predict some without saying so. None if no reference has any.
     """
-    pipes = (pipe for name, pipe in nlp.pipeline if "doc.cats" in nlp.get_pipe_meta(name).assigns)
-    return _cats(next(pipes, None), examples)
+    names = (name for name in nlp.pipe_names if "doc.cats" in nlp.get_pipe_meta(name).assigns)
+    name = next(names, None)
+    if name is None:
+        return _cats(None, examples)
+    return _cats(nlp.get_pipe(name), examples, labels_of_others(nlp, name))
 
 
-def _cats(pipe: Any, examples: Sequence[Example]) -> Measure | None:
-    gold = [example.reference.cats for example in examples if example.reference.cats]
+def labels_of_others(nlp: Language, name: str) -> frozenset[str]:
+    """Return the categories that other components predict and this one does not.
+
+    There are none if the labels of this component are not known.
+    """
+    labels = {
+        other: set(getattr(pipe, "labels", None) or ())
+        for other, pipe in nlp.pipeline
+        if "doc.cats" in nlp.get_pipe_meta(other).assigns
+    }
+    return frozenset(set().union(*labels.values()) - labels[name] if labels[name] else ())
+
+
+def _cats(
+    pipe: Any, examples: Sequence[Example], others: frozenset[str] = frozenset()
+) -> Measure | None:
+    """Return the measure of a component's categories, without those of other components."""
+
+    def own(doc: Doc) -> dict[str, float]:
+        return {label: value for label, value in doc.cats.items() if label not in others}
+
+    gold = [cats for example in examples if (cats := own(example.reference))]
     if not gold:
         return None
     cfg = getattr(pipe, "cfg", {})
@@ -90,29 +144,37 @@ def _cats(pipe: Any, examples: Sequence[Example]) -> Measure | None:
         def closeness(example: Example) -> Sequence[float]:
             pairs = [
                 (example.predicted.cats[label], value)
-                for label, value in example.reference.cats.items()
+                for label, value in own(example.reference).items()
                 if label in example.predicted.cats
             ]
             error = sum(abs(ours - theirs) for ours, theirs in pairs) / (high - low)
             return len(pairs) - error, len(pairs)
 
         return Measure("1 − mean absolute error", closeness, accuracy)
+
+    def right_category(example: Example) -> Sequence[float]:
+        predicted, reference = own(example.predicted), only_label(own(example.reference))
+        if reference is None or not predicted:
+            return 0.0, float(reference is not None)
+        return float(best_category(predicted) == reference), 1.0
+
+    of_one = Measure("accuracy", right_category, accuracy, _most_frequent(gold))
     attrs = getattr(getattr(pipe, "model", None), "attrs", {})
     if attrs.get("multi_label") is False:
         # A text that only tells a wrong label does not count.
-        told = any(only_label(cats) is not None for cats in gold)
-        return Measure("accuracy", _right_category, accuracy) if told else None
+        return of_one if any(only_label(cats) is not None for cats in gold) else None
     # A text with one category may say nothing of the others.
     several = "multi_label" in attrs
     if all(sum(cats.values()) == 1.0 and not (several and len(cats) == 1) for cats in gold):
-        return Measure("accuracy", _right_category, accuracy)
+        return of_one
     threshold = cfg.get("threshold", 0.5)
 
     def labels(example: Example) -> Sequence[float]:
+        reference = own(example.reference)
         predicted = {label for label, value in example.predicted.cats.items() if value >= threshold}
-        theirs = {label for label, value in example.reference.cats.items() if value == 1.0}
+        theirs = {label for label, value in reference.items() if value == 1.0}
         # Labels that the reference does not have do not count.
-        predicted &= set(example.reference.cats)
+        predicted &= set(reference)
         return len(predicted & theirs), len(predicted), len(theirs)
 
     return Measure("F1 of the labels", labels, f_score)
@@ -122,13 +184,6 @@ def only_label(cats: dict[str, float]) -> str | None:
     """Return the one label that holds; None if there is none or another number above 0."""
     own = [label for label, value in cats.items() if value > 0.0]
     return own[0] if len(own) == 1 and cats[own[0]] == 1.0 else None
-
-
-def _right_category(example: Example) -> Sequence[float]:
-    predicted, reference = example.predicted.cats, only_label(example.reference.cats)
-    if reference is None or not predicted:
-        return 0.0, float(reference is not None)
-    return float(best_category(predicted) == reference), 1.0
 
 
 def best_category(cats: dict[str, float]) -> str:
@@ -156,19 +211,42 @@ def majority_share(examples: Sequence[Example]) -> tuple[str, float]:
 
     The share is the score of always answering this label.
     """
-    found = [only_label(example.reference.cats) for example in examples]
-    labels = [label for label in found if label is not None]
+    return _most_frequent(example.reference.cats for example in examples)
+
+
+def _most_frequent(gold: Iterable[dict[str, float]]) -> tuple[str, float]:
+    labels = [label for cats in gold if (label := only_label(cats)) is not None]
     if not labels:
         return "", float("nan")
     best = min(set(labels), key=lambda label: (-labels.count(label), label))
     return best, labels.count(best) / len(labels)
 
 
-def _f1_of_spans(name: str, read: Callable[[Doc], Iterable[Span]]) -> Measure:
+def _f1_of_spans(
+    name: str,
+    read: Callable[[Doc], Iterable[Span] | None],
+    is_known: Callable[[Example, Span], bool] = lambda example, span: True,
+) -> Measure:
+    """Return the F1 of spans, without those that a reference says nothing of.
+
+    Args:
+        read: function that returns the spans of a doc, None if the doc has no annotation of them.
+        is_known: function that returns whether the reference tells if a predicted span is right.
+    """
+
     def count(example: Example) -> Sequence[float]:
+        gold = read(example.reference)
+        if gold is None:
+            return 0.0, 0.0, 0.0
+        asked = annotated_labels(example.reference)
+        found = [span for span in read(example.predicted) or () if is_known(example, span)]
         ours, theirs = (
-            {(span.start_char, span.end_char, span.label_) for span in read(doc)}
-            for doc in (example.predicted, example.reference)
+            {
+                (span.start_char, span.end_char, span.label_)
+                for span in spans
+                if asked is None or span.label_ in asked
+            }
+            for spans in (found, gold)
         )
         return len(ours & theirs), len(ours), len(theirs)
 
@@ -178,14 +256,26 @@ def _f1_of_spans(name: str, read: Callable[[Doc], Iterable[Span]]) -> Measure:
 def _ents(pipe: Any, examples: Sequence[Example]) -> Measure | None:
     if not any(example.reference.has_annotation("ENT_IOB") for example in examples):
         return None
-    return _f1_of_spans("F1 of the entities", lambda doc: doc.ents)
+
+    def read(doc: Doc) -> Iterable[Span] | None:
+        return doc.ents if doc.has_annotation("ENT_IOB") else None
+
+    def is_known(example: Example, span: Span) -> bool:
+        place, reference = example.alignment.x2y, example.reference
+        return all(
+            reference[i].ent_iob != MISSING
+            for token in range(span.start, span.end)
+            for i in place[token].tolist()
+        )
+
+    return _f1_of_spans("F1 of the entities", read, is_known)
 
 
 def _spans(pipe: Any, examples: Sequence[Example]) -> Measure | None:
     key = getattr(pipe, "key", None)
     if key is None or not any(key in example.reference.spans for example in examples):
         return None
-    return _f1_of_spans("F1 of the spans", lambda doc: doc.spans.get(key, ()))
+    return _f1_of_spans("F1 of the spans", lambda doc: doc.spans.get(key))
 
 
 def _tags(pipe: Any, examples: Sequence[Example]) -> Measure | None:
@@ -209,7 +299,8 @@ def _parse(pipe: Any, examples: Sequence[Example]) -> Measure | None:
         known = [
             (token.head.i == head and token.dep_ == relation)
             for token, head, relation in zip(example.predicted, heads, relations)
-            if head is not None and relation
+            # CoNLL-U writes "_" for an unknown label.
+            if head is not None and relation not in ("", "_")
         ]
         return sum(known), len(known)
 
@@ -217,7 +308,6 @@ def _parse(pipe: Any, examples: Sequence[Example]) -> Measure | None:
 
 
 _MEASURES: dict[str, Callable[[Any, Sequence[Example]], Measure | None]] = {
-    "doc.cats": _cats,
     "doc.ents": _ents,
     "doc.spans": _spans,
     "token.tag": _tags,

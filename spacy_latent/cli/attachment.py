@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -199,7 +200,7 @@ def _shown(share: float, low: float, high: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f}"
+    return f"{100 * share:.1f}" if math.isfinite(share) else "–"
 
 
 def for_json(table: dict[str, dict[str, Share]]) -> dict[str, dict[str, Any]]:

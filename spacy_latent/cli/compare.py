@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from spacy_latent.analysis.figures import OtherScore, Score
 
 SPEED = "speed"
+# End of the names of scores that are no share, such as cats_mse of numbers from 1 to 5.
+SQUARED_ERROR = "_mse"
 
 EXAMPLES = """
 Examples:
@@ -28,13 +30,19 @@ Examples:
 
 
 def comparison_rows(metrics: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Return a row for each plain score that every evaluation has, in percent; or in words/s."""
-    return [
-        ("words/s", *(f"{value:,.0f}" for value in values))
-        if key == SPEED
-        else (key, *(f"{100 * value:.1f}" for value in values))
-        for key, values in comparison(metrics).items()
-    ]
+    """Return a row for each plain score that every evaluation has.
+
+    Scores are in percent. The speed is in words/s, and squared errors stand as they are.
+    """
+    rows = []
+    for key, values in comparison(metrics).items():
+        if key == SPEED:
+            rows.append(("words/s", *(f"{value:,.0f}" for value in values)))
+        elif key.endswith(SQUARED_ERROR):
+            rows.append((key, *(f"{value:.4g}" for value in values)))
+        else:
+            rows.append((key, *map(_percent, values)))
+    return rows
 
 
 def comparison(metrics: list[dict[str, Any]]) -> dict[str, list[float]]:
@@ -168,11 +176,12 @@ def _row(found: Score | OtherScore) -> tuple[str, ...]:
 
     behind = ""
     if isinstance(found, OtherScore):
-        drop, low, high = (f"{100 * value:.1f}" for value in found.drop)
+        drop, low, high = map(_percent, found.drop)
         behind = f"{drop} ({low} to {high})"
-    interval = f"{100 * found.low:.1f} to {100 * found.high:.1f}"
-    return f"{100 * found.value:.1f}", interval, behind
+    interval = f"{_percent(found.low)} to {_percent(found.high)}"
+    return _percent(found.value), interval, behind
 
 
 def _percent(value: float) -> str:
-    return f"{100 * value:.1f}" if math.isfinite(value) else "–"
+    # Adding 0 turns −0 into 0.
+    return f"{round(100 * value, 1) + 0:.1f}" if math.isfinite(value) else "–"

@@ -167,11 +167,14 @@ def compare(rows: list[Row], beside: str, corpus: Path) -> None:
 
 
 def _gold(doc: Doc) -> tuple[Any, Any] | None:
-    """Return the sure and the possible links, or None without sure links."""
+    """Return the sure and the possible links, or None if the pair has no alignment.
+
+    An alignment without links says that all predicted links are wrong.
+    """
     from spacy_latent.analysis.alignments import POSSIBLE, SURE, links_of
 
     sure = links_of(doc, SURE)
-    return (sure, links_of(doc, POSSIBLE) or sure) if sure else None
+    return None if sure is None else (sure, links_of(doc, POSSIBLE) or sure)
 
 
 def main(

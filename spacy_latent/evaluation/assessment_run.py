@@ -149,7 +149,7 @@ class AssessmentRun:
         figures = TaskFigures(unknown_labels=unknown_labels(self.nlp, self.examples))
         for measure in self.measures:
             found = task.interval(measure.value, self.counts[measure.name], self.seed)
-            figures.measures[measure.name] = Score(*found, self._chance(measure))
+            figures.measures[measure.name] = Score(*found, _chance(measure))
         if self.measures or any(heads is not None for heads in self.heads):
             everything = Scorer(self.nlp).score(self.examples)
             figures.scores = {
@@ -181,11 +181,6 @@ class AssessmentRun:
             **dict.fromkeys(self.parsers, ARC),
         }
         return {name: noun for name, noun in sought.items() if name not in judged}
-
-    def _chance(self, measure: Measure) -> Chance | None:
-        if measure.name != "accuracy":
-            return None
-        return Chance(*task.majority_share(self.examples))
 
     def text_scores(self) -> list[float]:
         if not self.measures:
@@ -253,7 +248,7 @@ class AssessmentRun:
                 draws=draws,
                 mixture=mixture[0],
                 mixture_low=mixture[1],
-                chance=self._chance(measure),
+                chance=_chance(measure),
             )
         return result
 
@@ -284,9 +279,11 @@ class AssessmentRun:
             row = TrainedScore(*self._trainings(measure, own), controls={})
             for name, found_of in predicted.items():
                 theirs = [measure.counts(one) for one in found_of]
-                drop = task.paired_drop(
-                    measure.value, np.mean(own, 0), np.mean(theirs, 0), self.seed
-                )
+                # Each training as often as the other side has trainings, so that both are alike.
+                ours = np.concatenate([one for one in own for _ in theirs], 1)
+                others = np.concatenate([one for one in theirs for _ in own], 1)
+                value = task.mean_over(measure.value, len(own) * len(theirs))
+                drop = task.paired_drop(value, ours, others, self.seed)
                 row.controls[name] = ControlScore(
                     *self._trainings(measure, theirs),
                     difference=(drop.drop, drop.low, drop.high),
@@ -300,8 +297,9 @@ class AssessmentRun:
     def _trainings(
         self, measure: Measure, counts: Sequence[np.ndarray]
     ) -> tuple[float, float, float, list[float]]:
-        """Return the score over all trainings, its interval over texts, and each score."""
-        found = task.interval(measure.value, np.mean(counts, 0), self.seed)
+        """Return the mean score of all trainings, its interval over texts, and each score."""
+        value = task.mean_over(measure.value, len(counts))
+        found = task.interval(value, np.concatenate(counts, 1), self.seed)
         return *found, _values(measure, counts)
 
     def predict_other(
@@ -380,6 +378,10 @@ class AssessmentRun:
         if compared:
             figures.others = layer_figures.between(key, spans, compared, random)
         return figures
+
+
+def _chance(measure: Measure) -> Chance | None:
+    return None if measure.majority is None else Chance(*measure.majority)
 
 
 def _values(measure: Measure, counts: Sequence[np.ndarray]) -> list[float]:

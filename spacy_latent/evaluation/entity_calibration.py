@@ -40,7 +40,12 @@ from spacy_latent.evaluation.calibration_fit import (
     surprise,
 )
 from spacy_latent.evaluation.covering_sets import Coverage, useful_threshold
-from spacy_latent.evaluation.entity_predictions import fit_of_scores, judge, least_of_texts
+from spacy_latent.evaluation.entity_predictions import (
+    fit_of_scores,
+    gold_entities,
+    judge,
+    least_of_texts,
+)
 from spacy_latent.evaluation.precise_threshold import checked_coverage, precise_threshold
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from spacy_latent.structures.derivatives import recording
@@ -130,7 +135,7 @@ def calibrate(
             "to its labels, and finds none of them. Train it, and calibrate it then."
         )
     made = examples_up_to("calibrate", nlp, name, examples, progress)
-    if not any(example.reference.ents for example in made):
+    if not any(map(gold_entities, made)):
         raise LatentError(
             f"No text has an annotated entity, so {name!r} cannot be calibrated. Give annotated "
             "text that it was not trained on."
@@ -157,7 +162,7 @@ def _unknown_labels(name: str, pipe: Any, examples: Sequence[Example]) -> tuple[
 
     It is an error if every text with entities has one: all predictions would count as wrong.
     """
-    labels = [{span.label_ for span in example.reference.ents} for example in examples]
+    labels = [{span.label_ for span in gold_entities(example)} for example in examples]
     unknown = sorted(set().union(*labels).difference(pipe.labels))
     if all(own.difference(pipe.labels) for own in labels if own):
         raise LatentError(
@@ -185,7 +190,7 @@ def _fit(
     point, losses = fit.choose(None if biases else False)
     points, of_texts = fit.cross_fit(point)
     counts = EntityCalibration(
-        docs=len(made), entities=sum(len(example.reference.ents) for example in made)
+        docs=len(made), entities=sum(len(gold_entities(one)) for one in made)
     )
     crossed = _judge_crossed(pipe, made, points, folds, progress)
     sure, confidence_losses = choose_confidence(crossed, folds, confidence)

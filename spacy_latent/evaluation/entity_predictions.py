@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from spacy.tokens import Span
 from spacy.training import Example
 from spacy.util import minibatch
 
 from spacy_latent.analysis.judged_entities import JudgedEntities, judged_entities
 from spacy_latent.analysis.progress import Progress
-from spacy_latent.annotations import aligned_spans, write
+from spacy_latent.annotations import aligned_spans, annotated_labels, write
 from spacy_latent.evaluation.score_fit import ScoredDocs, ScoreFit, feasible
 from spacy_latent.models.tag_losses import LOSSES
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration
@@ -20,6 +21,12 @@ from spacy_latent.pipeline.stored_component import changed
 
 # Number of docs per batch.
 BATCH = 256
+
+
+def gold_entities(example: Example) -> list[Span]:
+    """Return the annotated entities, without labels that the text was not annotated for."""
+    asked = annotated_labels(example.reference)
+    return [span for span in example.reference.ents if asked is None or span.label_ in asked]
 
 
 def _batches(
@@ -87,7 +94,7 @@ def least_of_texts(
         for group in pipe.scored([example.predicted for example in batch], calibration):
             likely = loss.probabilities(group, within_labels=True).spans()
             for b, d in enumerate(group.docs):
-                gold = batch[d].reference.ents
+                gold = gold_entities(batch[d])
                 if not gold:
                     continue
                 aligned = aligned_spans(batch[d], gold)

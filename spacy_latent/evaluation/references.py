@@ -25,6 +25,7 @@ from spacy_latent.analysis.alignments import SURE, links_of
 from spacy_latent.analysis.figures import Interval, ReferenceFigures, Relation
 from spacy_latent.analysis.task import Value, accuracy
 from spacy_latent.annotations import SpanStructure
+from spacy_latent.annotations.heads import known_heads
 from spacy_latent.kinds import PARTS, complete_kind
 from spacy_latent.models.gold_trees import same_tokens
 
@@ -293,4 +294,9 @@ def predicted_heads(example: Example) -> np.ndarray | None:
     if not len(example.predicted) or not example.reference.has_annotation("HEAD"):
         return None
     found, _ = example.get_aligned_parse(projectivize=False)
-    return np.array([-1 if head is None else head for head in found], dtype="int64")
+    # spaCy takes a word without a head for a root.
+    unknown, place = known_heads(example.reference)[0] < 0, example.alignment.x2y
+    return np.array(
+        [-1 if head is None or unknown[place[i]].any() else head for i, head in enumerate(found)],
+        dtype="int64",
+    )

@@ -145,7 +145,7 @@ def _fit(
     return Calibrated(
         found,
         {},
-        {"as trained": float(trained.mean()) if len(trained) else math.nan, **confidence_losses},
+        {"as trained": float(trained.mean()), **confidence_losses} if len(trained) else {},
         spans,
         documents.group(after),
         [],

@@ -159,13 +159,12 @@ def changed_share(
     before: Sequence[Sequence[SpanStructure]] | None, now: Sequence[Sequence[SpanStructure]]
 ) -> float | None:
     """Return 1 − the share of parts that both have, or None if nothing can be compared."""
-    from spacy_latent.analysis.agreement import common_parts
+    from spacy_latent.analysis.agreement import common_parts, spans_in_common
 
     shared = parts = 0.0
     for ours, theirs in zip(before or (), now):
-        for a, b in zip(ours, theirs):
-            # The sentences have changed, so their parts cannot be compared.
-            if (a.start, a.end, a.kind) == (b.start, b.end, b.kind):
-                both, either = common_parts(a.kind, a.decoded, b.decoded)
-                shared, parts = shared + both, parts + either
+        # If the sentences have changed, their parts cannot be compared.
+        for a, b in spans_in_common(ours, theirs):
+            both, either = common_parts(a.kind, a.decoded, b.decoded)
+            shared, parts = shared + both, parts + either
     return 1.0 - shared / parts if parts else None

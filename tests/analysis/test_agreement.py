@@ -84,5 +84,9 @@ def test_agreement_of_models() -> None:
     shifted = {0: [structure("heads", [0, 1], 0, 2)]}
     share, compared = agreement(ours, shifted)
     assert np.isnan(share) and compared == 0
+    # One pipeline has two sentences where the other has one; the last sentence is the same.
+    last = structure("heads", [0, 1, 2], 4, 7)
+    split = {0: [structure("heads", [0, 1], 0, 2), structure("heads", [0, 1], 2, 4), last]}
+    assert agreement(split, {0: [structure("heads", [0, 1, 1, 1], 0, 4), last]}) == (1.0, 1)
     tags = {0: [structure("tags", [0, 1, 0])]}
     assert agreement(tags, {0: [structure("tags", [1, 0, 1])]})[0] == pytest.approx(1.0)

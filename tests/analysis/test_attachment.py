@@ -123,6 +123,11 @@ def test_the_scorer_reads_trees_and_leaves_out_what_it_is_told():
     assert scores == {"latent_uas": pytest.approx(2 / 3), "latent_uas_part": 1.0}
     bare = Example(Doc(nlp.vocab, words=words), reference)
     assert scorer([bare]) == {}
+    # spaCy gives a word without a head itself as its head.
+    partly = Doc(nlp.vocab, words=words, heads=[0, 1, 0], deps=["ROOT", "", "x"])
+    assert scorer([Example(predicted, partly)]) == {"latent_uas": 0.5, "latent_uas_part": 1.0}
+    empty = Example(Doc(nlp.vocab), Doc(nlp.vocab))
+    assert scorer([empty, Example(predicted, reference)]) == scores
 
 
 def tree_of(words: list[str], heads: list[int]) -> Doc:

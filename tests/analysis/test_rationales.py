@@ -18,6 +18,7 @@ from spacy_latent.analysis.rationales import (
     listed_words,
     rationale_words,
     report,
+    score_rationales,
 )
 from spacy_latent.annotations import runs
 from spacy_latent.errors import LatentError
@@ -186,6 +187,35 @@ def test_the_report_compares_with_controls_and_people(nlp) -> None:
         report(nlp, docs, spans_key="marked")
 
 
+class Chooser:
+    """Classifier with labels and settings: of the word "bad", or sure of "Y" in any text."""
+
+    def __init__(self, labels: str, spans_key: str | None) -> None:
+        self.labels, self.cfg = tuple(labels), {"spans_key": spans_key}
+
+    def __call__(self, doc: Doc) -> Doc:
+        if self.cfg["spans_key"] is None:
+            doc.cats.update({"X": 0.0, "Y": 1.0})
+            return doc
+        return by_the_word_bad(doc)
+
+
+def test_the_report_is_of_the_classifier_that_chooses() -> None:
+    Language.factory(
+        "chooser",
+        default_config={"spans_key": None},
+        assigns=["doc.cats"],
+        func=lambda nlp, name, labels, spans_key: Chooser(labels, spans_key),
+    )
+    nlp = spacy.blank("en")
+    nlp.add_pipe("chooser", name="one", config={"labels": "AB", "spans_key": "rationale"})
+    nlp.add_pipe("chooser", name="two", config={"labels": "XY"})
+    doc = gold(nlp, "a bad film", "B")
+    doc.cats = {**doc.cats, "X": 1.0, "Y": 0.0}
+    own = report(nlp, [doc])["rationale"]
+    assert own.comprehensiveness == pytest.approx(0.7) and own.accuracy == own.alone == 1.0
+
+
 def test_the_report_takes_words_without_spaces_as_they_are(nlp) -> None:
     doc = Doc(nlp.vocab, words=["it's", "bad", "film."])
     doc.cats = {"A": 0.0, "B": 1.0}
@@ -210,9 +240,17 @@ def test_the_scorer_adds_to_the_scores_of_labels(nlp) -> None:
     assert build()([])["rationale_rate"] == 0.0
 
 
-def test_the_scorer_aligns_other_tokens(nlp) -> None:
-    from spacy_latent.analysis.rationales import score_rationales
+def test_marked_words_whose_tokens_are_others_are_not_lost(nlp) -> None:
+    split, whole = ["It", "is", "do", "n't", "good"], ["It", "is", "don't", "good"]
+    reference = Doc(nlp.vocab, words=split, spaces=[True, True, False, True, False])
+    reference.spans["rationale"] = [Span(reference, 3, 5)]
+    predicted = Doc(nlp.vocab, words=whole, spaces=[True, True, True, False])
+    predicted.spans["rationale"] = [Span(predicted, 3, 4)]
+    scores = score_rationales([Example(predicted, reference)])
+    assert (scores["rationale_p"], scores["rationale_r"]) == (1.0, 0.5)
 
+
+def test_the_scorer_aligns_other_tokens(nlp) -> None:
     reference = Doc(nlp.vocab, words=["a", "b", "ad", "film"], spaces=[True, False, True, False])
     reference.spans["rationale"] = [reference[1:3]]
     found = score_rationales([Example(nlp("a bad film"), reference)])

@@ -50,3 +50,12 @@ def test_entities_where_annotation_is_missing_are_told() -> None:
     made.entities["crf_ner"].unannotated = 3
     (told,) = remarks(made)
     assert told.startswith("3 of 10 entities that crf_ner finds are on tokens whose annotation is")
+
+
+@pytest.mark.parametrize(("noun", "count"), [("span", 1), ("arc", 0)])
+def test_spans_of_texts_without_the_group_are_told(noun: str, count: int) -> None:
+    judged = JudgedEntities([0.9] * 4, [True] * 4, ["A"] * 4, 4, unannotated=8, noun=noun)
+    made = figures(3, 4, 20)
+    made.entities = {"tree_spancat": entity_figures(judged)}
+    told = remarks(made)
+    assert len(told) == count and all("8 of 12 spans" in each for each in told)

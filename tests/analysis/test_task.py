@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import spacy
+from spacy.scorer import get_ner_prf
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 
@@ -20,6 +21,7 @@ from spacy_latent.analysis.task import (
     interval,
     intervals,
     majority_share,
+    mean_over,
     only_label,
     paired_drop,
 )
@@ -47,6 +49,25 @@ def test_categories() -> None:
     assert majority_share([right, wrong, right]) == ("a", pytest.approx(2 / 3))
     assert best_category({"b": 0.5, "a": 0.5}) == "a" and best_category({}) == ""
     assert find_measures(nlp, [example(nlp)]) == []
+
+
+def test_each_of_two_classifiers_is_judged_by_its_own_labels() -> None:
+    nlp = spacy.blank("en")
+    for name, labels in (("mood", "ab"), ("topic", "xy")):
+        pipe = nlp.add_pipe("textcat", name=name, config=stock("textcat", TOK2VEC))
+        for label in labels:
+            pipe.add_label(label)
+    said = {"a": 0.7, "b": 0.3, "x": 0.2, "y": 0.8}
+    both = example(nlp, cats=(said, {"a": 1.0, "b": 0.0, "x": 1.0, "y": 0.0}))
+    mood, topic = find_measures(nlp, [both])
+    assert mood.counts([both]).tolist() == [[1, 1]] and topic.counts([both]).tolist() == [[0, 1]]
+    assert mood.majority == ("a", 1.0) and topic.majority == ("x", 1.0)
+    one = example(nlp, cats=(said, {"a": 1.0, "b": 0.0}))
+    (mood,) = find_measures(nlp, [one])
+    assert mood.counts([one]).tolist() == [[1, 1]]
+    unknown = example(nlp, cats=(said, {"z": 1.0}))
+    mood = find_measures(nlp, [unknown])[0]
+    assert mood.counts([unknown]).tolist() == [[0, 1]]
 
 
 def test_labels_and_numbers() -> None:
@@ -116,6 +137,41 @@ def test_entities_spans_tags_and_heads() -> None:
     }
 
 
+def test_entities_and_spans_that_references_say_nothing_of_do_not_count() -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("ner", config=stock("ner", TOK2VEC))
+    nlp.add_pipe("spancat", config=stock("spancat", TOK2VEC))
+
+    def doc(*labels: str) -> Doc:
+        made = Doc(nlp.vocab, words=WORDS)
+        found = [Span(made, i, i + 1, label) for i, label in enumerate(labels) if label]
+        made.set_ents(found, default="missing" if "" in labels else "outside")
+        made.spans["sc"] = found
+        return made
+
+    partly = Example(doc("A", "A", "B"), doc("A", "", ""))
+    unknown = Example(doc("A", "A"), Doc(nlp.vocab, words=WORDS))
+    of_one_label = Example(doc("A", "B", "B"), doc("A", "B"))
+    of_one_label.reference._.annotated_labels = ["A"]
+    made = [partly, unknown, of_one_label]
+    entities, spans = find_measures(nlp, made)
+    assert entities.counts(made).tolist() == [[1, 1, 1], [0, 0, 0], [1, 1, 1]]
+    assert spans.counts(made).tolist() == [[1, 3, 1], [0, 0, 0], [1, 1, 1]]
+    assert get_ner_prf(made[:2])["ents_f"] == 1.0 == f_score(entities.counts(made[:2]).sum(0))
+
+
+def test_arcs_of_unknown_labels_do_not_count() -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("parser", config=stock("parser", TOK2VEC))
+    predicted = Doc(nlp.vocab, words=WORDS, heads=[1, 1, 1], deps=["s", "ROOT", "o"])
+    made = [
+        Example(predicted, Doc(nlp.vocab, words=WORDS, heads=heads, deps=["s", "ROOT", "_"]))
+        for heads in ([1, 1, 1], [1, 1, 2])
+    ]
+    (measure,) = find_measures(nlp, made)
+    assert measure.counts(made).tolist() == [[2, 2], [2, 2]]
+
+
 def test_nothing_to_count_is_not_a_number() -> None:
     assert math.isnan(accuracy(np.zeros(2))) and math.isnan(f_score(np.zeros(3)))
     assert all(map(math.isnan, interval(accuracy, np.zeros((0, 2)))))
@@ -134,6 +190,17 @@ def test_an_interval_is_as_wide_as_theory_has_it() -> None:
     assert interval(accuracy, counts) == (value, low, high), "the same seed gives the same"
     assert interval(accuracy, counts, seed=1) != (value, low, high)
     assert intervals([counts, 0 * counts + [0, 1]])[0][0] == 0.75
+
+
+def test_the_score_of_several_trainings_is_the_mean_of_theirs() -> None:
+    all_right, collapsed = np.ones((50, 3)), np.tile([0.0, 0.0, 1.0], (50, 1))
+    both = np.concatenate([all_right, collapsed], 1)
+    mean = mean_over(f_score, 2)
+    assert interval(mean, both)[0] == 0.5 == (f_score(all_right.sum(0)) + 0.0) / 2
+    assert paired_drop(mean, both, both).drop == 0.0
+    nothing = np.zeros((1, 3))
+    assert mean(np.concatenate([nothing, collapsed[:1]], 1)).tolist() == [0.5]
+    assert np.isnan(mean(np.concatenate([nothing, nothing], 1)))
 
 
 def test_pairs_make_a_drop_narrower() -> None:

@@ -6,6 +6,7 @@ import shutil
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import spacy
 import srsly
@@ -16,8 +17,9 @@ from spacy.tokens import DocBin
 from spacy.util import load_config
 
 from spacy_latent import annotations
+from spacy_latent.annotations import SpanStructure
 from spacy_latent.cli.pairs import main
-from spacy_latent.corpora.text_pairs import make_pair_doc, read_docs
+from spacy_latent.corpora.text_pairs import FIRST, SECOND, make_pair_doc, read_docs
 from tests.cli.commands import invoked, latent
 from tests.models.pair_pipelines import NAME, PAIRS, docs, examples, pipeline, trained
 from tests.pipeline.small_pipelines import initialized, latent_pipeline, save_small_transformer
@@ -65,6 +67,23 @@ def test_accuracy_and_alignments_beside_controls(model, tmp_path):
     result = judge(path, tmp_path / "dev.spacy", "--beside", "nothing", code=1)
     assert "no row 'nothing'" in result.output
     assert set(rows) == {"mine", "same word", "nearest same word", "diagonal"}
+
+
+def test_links_of_a_pair_that_has_none_are_wrong(model, tmp_path):
+    nlp, path = model
+    save_aligned(nlp, tmp_path / "some.spacy")
+    gold = DocBin(store_user_data=True)
+    for doc in read_docs(nlp, tmp_path / "some.spacy"):
+        if "sure" not in doc._.latent:
+            first, second = (doc.spans[key][0] for key in (FIRST, SECOND))
+            none = SpanStructure(0, len(first), "gold", "cells", np.zeros((0, 2), "int32"))
+            none.other_start, none.other_end = second.start, second.end
+            annotations.write(doc, "sure", [none])
+        gold.add(doc)
+    gold.to_disk(tmp_path / "dev.spacy")
+    judge(path, tmp_path / "dev.spacy", "--metrics", tmp_path / "pairs.json")
+    found = srsly.read_json(tmp_path / "pairs.json")["mine"]
+    assert found["recall"] == 1.0 and found["precision"] < 1.0
 
 
 def test_seeds_of_one_name_have_rows_of_their_own(model, tmp_path):

@@ -294,6 +294,10 @@ def test_compare_evaluations(tmp_path: Path) -> None:
     shown = said("evaluate", "compare", first, second)
     assert "cats_score 50.0 62.5" in shown and "words/s 1,000 2,000" in shown
     assert "Not every evaluation has only: left out" in shown
+    numbers = tmp_path / "numbers.json"
+    srsly.write_json(numbers, {"cats_mse": 0.25, "cats_r2": 0.5})
+    shown = said("evaluate", "compare", numbers, numbers)
+    assert "cats_mse 0.25 0.25" in shown and "cats_r2 50.0 50.0" in shown
     namesake = tmp_path / "later" / "a.json"
     namesake.parent.mkdir()
     srsly.write_json(namesake, {"cats_score": 0.75})

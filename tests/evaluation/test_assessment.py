@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,12 @@ from spacy.tokens import Doc
 from spacy.training import Example
 
 from spacy_latent.analysis.figures import plain
+from spacy_latent.analysis.task import Measure, f_score
 from spacy_latent.errors import LatentError
 from spacy_latent.evaluation import assessment_run
 from spacy_latent.evaluation.assessment import Assessment, assess
+from spacy_latent.evaluation.assessment_run import AssessmentRun
+from spacy_latent.evaluation.references import predicted_heads
 from spacy_latent.models.inspection import latent_models, latent_module
 from spacy_latent.pipeline import batches
 from spacy_latent.pipeline.inspection import choose_components, inspect_docs, inspect_pipe
@@ -109,6 +113,22 @@ def test_references_and_controls(tree: Language) -> None:
     reference = part.figures.components["latent_encoder"].reference
     assert reference.tokens == tokens - 60
     assert {row.relation for row in reference.relations} == {"mod"}
+
+
+def test_a_word_without_a_head_in_the_reference_is_no_root() -> None:
+    nlp = spacy.blank("en")
+    words, deps = ["a", "b", "c"], ["mod", "ROOT", ""]
+    reference = Doc(nlp.vocab, words=words, heads=[1, 1, 2], deps=deps)
+    example = Example(Doc(nlp.vocab, words=words), reference)
+    assert predicted_heads(example).tolist() == [1, 1, -1]
+
+
+def test_the_f1_of_trainings_is_their_mean_if_one_finds_nothing() -> None:
+    measure = Measure("F1", lambda example: (), f_score)
+    counts = [np.ones((50, 3)), np.tile([0.0, 0.0, 1.0], (50, 1))]
+    run: Any = SimpleNamespace(seed=0)
+    value, low, high, seeds = AssessmentRun._trainings(run, measure, counts)
+    assert seeds == [1.0, 0.0] and value == 0.5 and low <= 0.5 <= high
 
 
 def test_a_collapsed_scorer_is_found_out(tree: Language) -> None:

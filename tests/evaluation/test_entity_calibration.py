@@ -490,6 +490,15 @@ def test_labels_that_training_did_not_have_are_missed_and_fitted_to_by_nothing(
     assert found.losses == pytest.approx(known.losses)
 
 
+def test_entities_that_a_text_was_not_annotated_for_count_in_nothing(nlp: Language) -> None:
+    rare = Example.from_dict(nlp.make_doc("Anna is here"), {"entities": [(0, 4, "PERSON")]})
+    rare.reference._.annotated_labels = ["GPE"]
+    texts = [*doubtful(nlp), rare]
+    found = calibrate(nlp, texts, coverage=0.9)
+    assert found.unknown == () and found.calibration.entities == found.after.gold == 24
+    assert measure(nlp, texts).covered == (1.0, 24)
+
+
 def test_texts_with_other_labels_are_no_measure_of_confidence(nlp: Language) -> None:
     other = [
         Example.from_dict(nlp.make_doc("Anna is here"), {"entities": [(0, 4, "PERSON")]}),

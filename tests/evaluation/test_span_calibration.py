@@ -156,6 +156,13 @@ def test_a_fit_without_a_sure_gain_is_not_kept(nlp: Language) -> None:
     assert not made.kept and pipe.calibration is None
 
 
+def test_a_component_that_finds_nothing_has_no_losses(nlp: Language) -> None:
+    nlp.get_pipe("tree_spancat").configure("threshold", 1.0)
+    made = calibrate(nlp, doubtful(nlp))
+    assert not made.after.probabilities and not made.kept
+    assert made.confidence_losses == {}
+
+
 def test_texts_without_the_group_do_not_count(nlp: Language) -> None:
     whole = calibrate(nlp, doubtful(nlp)).calibration
     partly = doubtful(nlp)

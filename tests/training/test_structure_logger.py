@@ -271,6 +271,9 @@ def test_what_changed_is_measured_on_parts() -> None:
     assert changed_share([tree(0, 1, 2, 3)], [tree(0, 1, 2, 1)]) == 0.25
     # Sentences that begin at different tokens are not comparable.
     assert changed_share([tree(0, 1)], [tree(0, 1, start=1)]) is None
+    # Those after a split that changed are.
+    split = [*tree(0), *tree(0, start=1), *tree(0, 1, start=2)]
+    assert changed_share([split], [[*tree(0, 1), *tree(0, 2, start=2)]]) == 0.5
 
 
 def test_a_table_that_is_printed_in_pieces_and_other_lines() -> None:
