@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 Triple = tuple[int, int, str]
 Bounds = tuple[int, int]
 EXAMPLE = '[{"start": 0, "end": 5, "label": "ORG"}]'
+# White space, which Label Studio writes in the text of a span as it is or escaped.
+SPACE = re.compile(r"\s|\\[nrt]")
 
 
 def read_spans(
@@ -21,7 +24,7 @@ def read_spans(
 ) -> dict[Triple, Bounds]:
     """Return the distinct (start, end, label) of the spans, sorted, with their given bounds.
 
-    White space at the ends of spans is removed.
+    White space at the ends of spans is removed. A span that gives its text must have it there.
     """
     expected = f'{EXAMPLE[1:-1]} or [0, 5, "ORG"]'
     found: dict[Triple, Bounds] = {}
@@ -42,11 +45,24 @@ def read_spans(
             )
         given = start, end
         inside = text[start:end]
+        own = span.get("text") if isinstance(span, dict) else None
+        if isinstance(own, str) and not _is_same(own, inside):
+            bounds = _of_utf_16(text, start, end)
+            is_utf_16 = bounds is not None and _is_same(own, text[slice(*bounds)])
+            raise LatentError(
+                f"{place}: a span goes from {start} to {end}, and its text is {own!r}, but there "
+                f"is {inside!r} in the text. Correct its offsets, or leave out its text"
+                f"{_utf_16_hint(text, bounds) if bounds is not None and is_utf_16 else ''}."
+            )
         start += len(inside) - len(inside.lstrip())
         end -= len(inside) - len(inside.rstrip())
         if start < end:
             found.setdefault((start, end, label), given)
     return dict(sorted(found.items()))
+
+
+def _is_same(first: str, second: str) -> bool:
+    return SPACE.sub("", first) == SPACE.sub("", second)
 
 
 def _of_object(span: dict[str, Any], row: dict[str, Any]) -> tuple[Any, Any, Any]:

@@ -446,6 +446,26 @@ def test_offsets_in_code_units_of_utf_16_are_recognised(
     assert "UTF-16" in capsys.readouterr().err
 
 
+def test_spans_elsewhere_than_their_text_are_refused(nlp: Language) -> None:
+    # Label Studio counts in code units of UTF-16: 7 is "b" there, and "c" in characters.
+    text = "\U0001f600\U0001f600 a b c d\ne"
+
+    def task(start: int, end: int, own: str) -> dict[str, Any]:
+        value = {"start": start, "end": end, "text": own, "labels": ["X"]}
+        return {"data": {"text": text}, "annotations": [{"result": [{"value": value}]}]}
+
+    with pytest.raises(LatentError, match=r"line 3: .*'b'.*UTF-16"):
+        read(nlp, task(7, 8, "b"))
+    assert entities(read(nlp, task(5, 6, "b"))) == [("b", "X")]
+    # Line breaks are escaped there.
+    assert entities(read(nlp, task(9, 12, r"d\ne"))) == [("d\ne", "X")]
+    for own in ("z", ""):
+        span = {"start": 3, "end": 4, "text": own, "label": "X"}
+        with pytest.raises(LatentError) as told:
+            read(nlp, {"text": text, "spans": [span]})
+        assert "UTF-16" not in str(told.value)
+
+
 def test_an_export_of_label_studio_is_read_by_commands_and_training(
     nlp: Language, tmp_path: Path
 ) -> None:
