@@ -54,7 +54,8 @@ class Line:
         example: example whose predicted doc is not processed yet; None if the annotator rejected or
             ignored it.
         misaligned: spans that do not begin and end at token boundaries. The tags of such an
-            entity's tokens are unknown. In ``doc.spans`` the span is missing.
+            entity's tokens are unknown. In ``doc.spans`` the span is missing. Also spans of white
+            space alone, which are no entities.
         is_partial: True if the annotator judged a single span, as in Prodigy's ``ner.teach``. All
             other tokens of the example are not annotated.
     """
@@ -162,7 +163,7 @@ def _read_annotation(
     if isinstance(tags, list) and tags and all(t is None or isinstance(t, str) for t in tags):
         known["entities"] = _tags(tags, gold, place)
     elif (found := _spans_of(row)) is not None:
-        spans = read_spans(found, row, gold.text, place)
+        spans = read_spans(found, row, gold, place, misaligned)
         aligned = align_spans(spans, gold, misaligned)
         if _is_wrong_span(row):
             known["spans"] = {str(rejected_key): aligned}
@@ -173,7 +174,9 @@ def _read_annotation(
             known["spans"] = {key: aligned for key in span_keys}
     if isinstance(groups := row.get("spans"), dict):
         known["spans"] = {
-            key: align_spans(read_spans(group, row, gold.text, place, False), gold, misaligned)
+            key: align_spans(
+                read_spans(group, row, gold, place, misaligned, labelled=False), gold, misaligned
+            )
             for key, group in groups.items()
         }
     with warnings.catch_warnings():

@@ -466,6 +466,19 @@ def test_spans_elsewhere_than_their_text_are_refused(nlp: Language) -> None:
         assert "UTF-16" not in str(told.value)
 
 
+def test_spans_of_white_space_are_reported(nlp: Language) -> None:
+    # In code units of UTF-16 this is "b".
+    row = {"text": "\U0001f600 a b c", "spans": [{"start": 5, "end": 6, "label": "X"}]}
+    line = read_line(nlp, row, "")
+    assert line.example is not None and not line.example.reference.ents
+    (told,) = line.misaligned
+    assert "5 to 6" in told and "'b'" in told
+    for text in ("a\nb", "a  b"):
+        line = read_line(nlp, {"text": text, "spans": {"sc": [[1, 2, "X"], [0, 1, "Y"]]}}, "")
+        assert line.example is not None and len(line.misaligned) == 1
+        assert [span.label_ for span in line.example.reference.spans["sc"]] == ["Y"]
+
+
 def test_an_export_of_label_studio_is_read_by_commands_and_training(
     nlp: Language, tmp_path: Path
 ) -> None:
