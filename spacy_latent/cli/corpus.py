@@ -284,18 +284,7 @@ def _of_json(nlp: Language, path: Path, group_by: str) -> Iterator[Example | Non
     misaligned: list[str] = []
     try:
         for where, row in annotated_rows(path):
-            place = f"{path}, {where}"
-            try:
-                line = read_line(nlp, row, place, keys)
-            except LatentError:
-                raise
-            except Exception as error:
-                # Add the number of the line to spaCy's error.
-                other = isinstance(error, (KeyError, TypeError))
-                hint = " Annotations are those of spaCy's training format." if other else ""
-                raise LatentError(
-                    f"{place}, cannot be read ({type(error).__name__}: {error}).{hint}"
-                ) from error
+            line = read_line(nlp, row, f"{path}, {where}", keys)
             if line.example is None or line.is_partial:
                 (partial if line.is_partial else rejected).append(where)
                 yield None

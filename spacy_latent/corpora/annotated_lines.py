@@ -121,19 +121,34 @@ def read_line(
     Raises:
         LatentError: if the line has another format.
     """
-    row = _object_of(row, place)
-    is_partial = _is_question(row) and not _asks_for_category(row)
-    if _is_left_out(row, rejected_key):
-        return Line(None, is_partial=is_partial)
+    try:
+        row = _object_of(row, place)
+        is_partial = _is_question(row) and not _asks_for_category(row)
+        if _is_left_out(row, rejected_key):
+            return Line(None, is_partial=is_partial)
+        if is_stored_doc(row):
+            return Line(_stored_example(nlp, row))
+        return Line(*_read_annotation(nlp, row, place, span_keys, rejected_key), is_partial)
+    except LatentError:
+        raise
+    except Exception as error:
+        # Errors of spaCy, and of values of other types, do not name the line.
+        other = isinstance(error, (AttributeError, KeyError, TypeError))
+        hint = " Annotations are those of spaCy's training format." if other else ""
+        raise LatentError(
+            f"{place}, cannot be read ({type(error).__name__}: {error}).{hint}"
+        ) from error
+
+
+def _stored_example(nlp: Language, row: dict[str, Any]) -> Example:
+    """Return the example of a whole doc."""
     from spacy.tokens import Doc
     from spacy.training import Example
 
-    if is_stored_doc(row):
-        # Custom attributes would register extensions here.
-        own = {k: v for k, v in row.items() if k != "_" and not k.startswith("underscore_")}
-        reference = Doc(nlp.vocab).from_json(own)
-        return Line(Example(nlp.make_doc(reference.text), reference))
-    return Line(*_read_annotation(nlp, row, place, span_keys, rejected_key), is_partial)
+    # Custom attributes would register extensions here.
+    own = {k: v for k, v in row.items() if k != "_" and not k.startswith("underscore_")}
+    reference = Doc(nlp.vocab).from_json(own)
+    return Example(nlp.make_doc(reference.text), reference)
 
 
 def _read_annotation(

@@ -418,6 +418,26 @@ def test_half_of_a_surrogate_pair_is_named(nlp: Language, tmp_path: Path, ending
             read_all()
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"text": "a b", "tokens": ["a", "b"], "heads": [0, 9], "deps": ["x", "y"]},
+        {"text": "a b", "tokens": ["a", "b"], "tags": [1, 2]},
+        {"text": "a b", "ents": [], "tokens": [{"id": 0}]},
+        {"tokens": ["a", ""]},
+        {"data": "a b", "annotations": []},
+        {"data": {"text": "a b"}, "annotations": [{"result": ["x"]}]},
+    ],
+)
+def test_commands_and_training_name_the_line_of_wrong_values(
+    nlp: Language, tmp_path: Path, row: dict[str, Any]
+) -> None:
+    path = written(tmp_path, {"text": "a"}, row)
+    for read_all in (lambda: corpus(path, nlp), lambda: read_counted(nlp, str(path))):
+        with pytest.raises(LatentError, match="line 2"):
+            read_all()
+
+
 def test_a_line_with_another_format_is_named(nlp: Language, tmp_path: Path) -> None:
     with pytest.raises(LatentError, match="line 2"):
         corpus(written(tmp_path, {"text": "a"}, {"no": "text"}), nlp)
