@@ -253,13 +253,14 @@ def _of_pairs(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
 
 def _of_docs(nlp: Language, path: Path) -> Iterator[Example]:
     """Yield examples as spaCy's reader does, and docs without tokens, which that reader skips."""
-    from spacy.tokens import DocBin
     from spacy.training import Corpus, Example
     from spacy.training.corpus import walk_corpus
 
+    from spacy_latent.corpora.doc_files import stored_docs
+
     corpus = Corpus(path)
     for file in walk_corpus(path, ".spacy"):
-        for reference in DocBin().from_disk(file).get_docs(nlp.vocab):
+        for reference in stored_docs(file, nlp.vocab):
             if len(reference):
                 yield from corpus.make_examples(nlp, [reference])
             else:

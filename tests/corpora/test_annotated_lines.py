@@ -10,7 +10,7 @@ import pytest
 import spacy
 from spacy.cli._util import app
 from spacy.language import Language
-from spacy.tokens import Doc
+from spacy.tokens import Doc, DocBin
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
@@ -435,6 +435,19 @@ def test_commands_and_training_name_the_line_of_wrong_values(
     path = written(tmp_path, {"text": "a"}, row)
     for read_all in (lambda: corpus(path, nlp), lambda: read_counted(nlp, str(path))):
         with pytest.raises(LatentError, match="line 2"):
+            read_all()
+
+
+def test_commands_and_training_name_the_file_of_a_directory_that_is_damaged(
+    nlp: Language, tmp_path: Path
+) -> None:
+    docs = [nlp("Anna met Bob"), Doc(nlp.vocab)]
+    DocBin(docs=docs).to_disk(tmp_path / "a.spacy")
+    assert [doc.text for doc in corpus(tmp_path, nlp)] == ["Anna met Bob"]
+    whole = (tmp_path / "a.spacy").read_bytes()
+    (tmp_path / "b.spacy").write_bytes(whole[:-9])
+    for read_all in (lambda: corpus(tmp_path, nlp), lambda: read_counted(nlp, str(tmp_path))):
+        with pytest.raises(LatentError, match=r"b\.spacy"):
             read_all()
 
 
