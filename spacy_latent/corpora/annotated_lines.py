@@ -372,11 +372,27 @@ def _tokens(nlp: Language, row: dict[str, Any], place: str) -> tuple[Doc, Doc]:
             # The tokens differ from the text, such as pieces of words.
             doc = nlp.make_doc(text)
             return doc, doc
+        elif _has_offsets(row) and _is_per_token(row):
+            raise LatentError(
+                f"{place}: the tokens do not make up the text with its white space, and there are "
+                "both offsets in the text and annotations of the tokens. Give tokens that make it "
+                "up, or leave out one of the two."
+            )
+        elif _has_offsets(row) and not fitting:
+            # In the tokens, offsets in the text would mean other characters.
+            doc = nlp.make_doc(text)
+            return doc, doc
         elif fitting and not _is_per_token(row):
             # Offsets count the characters of the text, with all of its white space.
             words, spaces = fitting, spaced
     gold = Doc(nlp.vocab, words=words, spaces=spaces)
     return (gold if text is None or not is_apart else nlp.make_doc(text)), gold
+
+
+def _has_offsets(row: dict[str, Any]) -> bool:
+    """Return whether some annotation of the row is a span of characters."""
+    spans = row.get("spans")
+    return bool(_spans_of(row)) or (isinstance(spans, dict) and any(spans.values()))
 
 
 def _is_per_token(row: dict[str, Any]) -> bool:

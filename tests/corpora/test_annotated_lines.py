@@ -499,6 +499,21 @@ def test_spans_elsewhere_than_their_text_are_refused(nlp: Language) -> None:
         assert "UTF-16" not in str(told.value)
 
 
+@pytest.mark.parametrize("key", ["tokens", "words"])
+def test_offsets_are_of_the_text_if_tokens_are_of_another(nlp: Language, key: str) -> None:
+    text, words = 'A "b" d Bob', ["A", "``", "b", "''", "d", "Bob"]
+    # In the tokens, with a space between them, 6 to 7 would be "b" and 8 to 11 no token.
+    spans = [[6, 7, "X"], [8, 11, "PER"]]
+    for own in ({"entities": spans}, {"spans": {"sc": spans}}):
+        doc = read(nlp, {"text": text, key: words, **own})
+        found = doc.ents or doc.spans["sc"]
+        assert [(span.text, span.label_) for span in found] == [("d", "X"), ("Bob", "PER")]
+    tagged = {"text": text, key: words, "tags": list("abcdef")}
+    assert [token.text for token in read(nlp, tagged)] == words
+    with pytest.raises(LatentError, match="line 3"):
+        read(nlp, {**tagged, "entities": spans})
+
+
 def test_spans_of_white_space_are_reported(nlp: Language) -> None:
     # In code units of UTF-16 this is "b".
     row = {"text": "\U0001f600 a b c", "spans": [{"start": 5, "end": 6, "label": "X"}]}
