@@ -270,11 +270,21 @@ def _of_label_studio(row: dict[str, Any], place: str) -> dict[str, Any]:
         return {"text": text, "answer": SKIPPED}
     best = next((one for one in done if one.get("ground_truth")), done[0])
     results = [one for one in best.get("result") or () if isinstance(one.get("value"), dict)]
-    spans = [one["value"] for one in results if "start" in one["value"]]
-    chosen = [label for one in results for label in one["value"].get("choices", ())]
+    values = [one["value"] for one in results if not _is_of_a_span(one)]
+    spans = [value for value in values if "start" in value]
+    chosen = [label for value in values for label in value.get("choices", ())]
     made = {"text": text, "answer": "accept", "cats": dict.fromkeys(chosen, 1.0)}
     # A task that asks for categories alone says nothing of entities.
     return made if chosen and not spans else {**made, "spans": spans}
+
+
+def _is_of_a_span(result: dict[str, Any]) -> bool:
+    """Return whether a result of Label Studio is a choice or note about a span, which has its own.
+
+    Such a result repeats the bounds of the span, and says nothing of the text.
+    """
+    value = result["value"]
+    return "start" in value and "labels" not in value and result.get("type", "labels") != "labels"
 
 
 def is_stored_doc(row: dict[str, Any]) -> bool:

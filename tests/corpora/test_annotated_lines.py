@@ -514,6 +514,23 @@ def test_offsets_are_of_the_text_if_tokens_are_of_another(nlp: Language, key: st
         read(nlp, {**tagged, "entities": spans})
 
 
+def test_choices_about_spans_are_not_of_the_text(nlp: Language) -> None:
+    place = {"start": 0, "end": 4, "text": "Anna"}
+    span = {"type": "labels", "id": "a", "value": {**place, "labels": ["PER"]}}
+    about = [
+        {"type": "choices", "id": "a", "value": {**place, "choices": ["sure"]}},
+        {"type": "textarea", "id": "a", "value": {**place, "text": ["a note"]}},
+    ]
+    whole = {"type": "choices", "value": {"choices": ["news"]}}
+    task = {"data": {"text": TEXT}, "annotations": [{"result": [span, *about, whole]}]}
+    doc = read(nlp, task)
+    assert entities(doc) == FOUND[:1] and doc.cats == {"news": 1.0}
+    # A span without a label is refused as before.
+    task["annotations"] = [{"result": [{"type": "labels", "value": place}]}]
+    with pytest.raises(LatentError, match="line 3"):
+        read(nlp, task)
+
+
 def test_spans_of_white_space_are_reported(nlp: Language) -> None:
     # In code units of UTF-16 this is "b".
     row = {"text": "\U0001f600 a b c", "spans": [{"start": 5, "end": 6, "label": "X"}]}
