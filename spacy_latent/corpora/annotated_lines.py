@@ -321,10 +321,14 @@ def _asks_for_category(row: dict[str, Any]) -> bool:
 def _categories(row: dict[str, Any], place: str) -> dict[str, float]:
     """Return the categories of a row.
 
-    They are in "cats", in Prodigy's options, in the label of Prodigy's question, or in doccano's
-    list "label" if nothing else is annotated. A single label without an answer may mean anything,
-    and is ignored.
+    They are in "cats", which is a list in doccano's intents with slots, in Prodigy's options, in
+    the label of Prodigy's question, or in doccano's list "label" if nothing else is annotated. A
+    single label without an answer may mean anything, and is ignored.
     """
+    intents = row.get("cats")
+    if isinstance(intents, list) and isinstance(row.get("entities"), list):
+        if all(isinstance(one, str) for one in intents):
+            return dict.fromkeys(intents, 1.0)
     if cats := read_categories(row, place):
         return cats
     accepted, options = row.get("accept"), row.get("options")

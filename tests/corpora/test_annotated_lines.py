@@ -164,6 +164,7 @@ def test_spans_that_are_not_of_tokens_are_told_and_not_guessed(nlp: Language) ->
         ({"label": "good"}, {}),
         ({"label": "PER", "spans": objects()}, {}),
         ({"label": "x", "cats": {"good": 0.5}}, {"good": 0.5}),
+        ({"entities": OFFSETS, "cats": ["good", "long"]}, {"good": 1.0, "long": 1.0}),
     ],
 )
 def test_categories(nlp: Language, row: dict[str, Any], cats: dict[str, float]) -> None:
