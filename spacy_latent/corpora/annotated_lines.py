@@ -334,7 +334,8 @@ def _categories(row: dict[str, Any], place: str) -> dict[str, float]:
     accepted, options = row.get("accept"), row.get("options")
     if isinstance(accepted, list) and isinstance(options, list):
         ids = [option.get("id") for option in options if isinstance(option, dict)]
-        return {str(one): float(one in accepted) for one in ids}
+        # Options may have been taken out since.
+        return {str(one): float(one in accepted) for one in [*ids, *accepted]}
     label = row.get("label")
     if any(row.get(key) for key in ("spans", *KNOWN)):
         return {}
@@ -358,7 +359,7 @@ def _tokens(nlp: Language, row: dict[str, Any], place: str) -> tuple[Doc, Doc]:
     if text is not None and not isinstance(text, str):
         raise LatentError(f"{place}: 'text' is {text!r}, not a text.")
     given = tokens if tokens is not None else row.get("words")
-    if given is None:
+    if given is None or (given == [] and text):
         if text is None:
             raise LatentError(f"{place}: 'text' is null, and there are no 'tokens'.")
         doc = nlp.make_doc(text)

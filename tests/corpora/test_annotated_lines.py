@@ -160,6 +160,7 @@ def test_spans_that_are_not_of_tokens_are_told_and_not_guessed(nlp: Language) ->
         ({"label": "good", "answer": "accept"}, {"good": 1.0}),
         ({"label": "good", "answer": "reject"}, {"good": 0.0}),
         ({"options": [{"id": "a"}, {"id": "b"}], "accept": ["b"]}, {"a": 0.0, "b": 1.0}),
+        ({"options": [{"id": "a"}], "accept": ["c"]}, {"a": 0.0, "c": 1.0}),
         ({"label": ["good"]}, {"good": 1.0}),
         ({"label": "good"}, {}),
         ({"label": "PER", "spans": objects()}, {}),
@@ -530,6 +531,12 @@ def test_choices_about_spans_are_not_of_the_text(nlp: Language) -> None:
     task["annotations"] = [{"result": [{"type": "labels", "value": place}]}]
     with pytest.raises(LatentError, match="line 3"):
         read(nlp, task)
+
+
+@pytest.mark.parametrize("key", ["tokens", "words"])
+def test_an_empty_list_of_tokens_leaves_them_to_the_tokenizer(nlp: Language, key: str) -> None:
+    assert entities(read(nlp, {"text": TEXT, key: [], "entities": OFFSETS})) == FOUND
+    assert [len(read(nlp, {"text": text, key: []})) for text in ("a b", "")] == [2, 0]
 
 
 def test_spans_of_white_space_are_reported(nlp: Language) -> None:
