@@ -253,13 +253,14 @@ def _of_pairs(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
 
 def _of_docs(nlp: Language, path: Path) -> Iterator[Example]:
     """Yield examples as spaCy's reader does, and docs without tokens, which that reader skips."""
-    from spacy.tokens import DocBin
     from spacy.training import Corpus, Example
     from spacy.training.corpus import walk_corpus
 
+    from spacy_latent.corpora.doc_files import stored_docs
+
     corpus = Corpus(path)
     for file in walk_corpus(path, ".spacy"):
-        for reference in DocBin().from_disk(file).get_docs(nlp.vocab):
+        for reference in stored_docs(file, nlp.vocab):
             if len(reference):
                 yield from corpus.make_examples(nlp, [reference])
             else:
@@ -284,18 +285,7 @@ def _of_json(nlp: Language, path: Path, group_by: str) -> Iterator[Example | Non
     misaligned: list[str] = []
     try:
         for where, row in annotated_rows(path):
-            place = f"{path}, {where}"
-            try:
-                line = read_line(nlp, row, place, keys)
-            except LatentError:
-                raise
-            except Exception as error:
-                # Add the number of the line to spaCy's error.
-                other = isinstance(error, (KeyError, TypeError))
-                hint = " Annotations are those of spaCy's training format." if other else ""
-                raise LatentError(
-                    f"{place}, cannot be read ({type(error).__name__}: {error}).{hint}"
-                ) from error
+            line = read_line(nlp, row, f"{path}, {where}", keys)
             if line.example is None or line.is_partial:
                 (partial if line.is_partial else rejected).append(where)
                 yield None

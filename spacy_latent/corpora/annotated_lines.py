@@ -54,7 +54,8 @@ class Line:
         example: example whose predicted doc is not processed yet; None if the annotator rejected or
             ignored it.
         misaligned: spans that do not begin and end at token boundaries. The tags of such an
-            entity's tokens are unknown. In ``doc.spans`` the span is missing.
+            entity's tokens are unknown. In ``doc.spans`` the span is missing. Also spans of white
+            space alone, which are no entities.
         is_partial: True if the annotator judged a single span, as in Prodigy's ``ner.teach``. All
             other tokens of the example are not annotated.
     """
@@ -120,19 +121,34 @@ def read_line(
     Raises:
         LatentError: if the line has another format.
     """
-    row = _object_of(row, place)
-    is_partial = _is_question(row) and not _asks_for_category(row)
-    if _is_left_out(row, rejected_key):
-        return Line(None, is_partial=is_partial)
+    try:
+        row = _object_of(row, place)
+        is_partial = _is_question(row) and not _asks_for_category(row)
+        if _is_left_out(row, rejected_key):
+            return Line(None, is_partial=is_partial)
+        if is_stored_doc(row):
+            return Line(_stored_example(nlp, row))
+        return Line(*_read_annotation(nlp, row, place, span_keys, rejected_key), is_partial)
+    except LatentError:
+        raise
+    except Exception as error:
+        # Errors of spaCy, and of values of other types, do not name the line.
+        other = isinstance(error, (AttributeError, KeyError, TypeError))
+        hint = " Annotations are those of spaCy's training format." if other else ""
+        raise LatentError(
+            f"{place}, cannot be read ({type(error).__name__}: {error}).{hint}"
+        ) from error
+
+
+def _stored_example(nlp: Language, row: dict[str, Any]) -> Example:
+    """Return the example of a whole doc."""
     from spacy.tokens import Doc
     from spacy.training import Example
 
-    if is_stored_doc(row):
-        # Custom attributes would register extensions here.
-        own = {k: v for k, v in row.items() if k != "_" and not k.startswith("underscore_")}
-        reference = Doc(nlp.vocab).from_json(own)
-        return Line(Example(nlp.make_doc(reference.text), reference))
-    return Line(*_read_annotation(nlp, row, place, span_keys, rejected_key), is_partial)
+    # Custom attributes would register extensions here.
+    own = {k: v for k, v in row.items() if k != "_" and not k.startswith("underscore_")}
+    reference = Doc(nlp.vocab).from_json(own)
+    return Example(nlp.make_doc(reference.text), reference)
 
 
 def _read_annotation(
@@ -162,7 +178,7 @@ def _read_annotation(
     if isinstance(tags, list) and tags and all(t is None or isinstance(t, str) for t in tags):
         known["entities"] = _tags(tags, gold, place)
     elif (found := _spans_of(row)) is not None:
-        spans = read_spans(found, row, gold.text, place)
+        spans = read_spans(found, row, gold, place, misaligned)
         aligned = align_spans(spans, gold, misaligned)
         if _is_wrong_span(row):
             known["spans"] = {str(rejected_key): aligned}
@@ -173,7 +189,9 @@ def _read_annotation(
             known["spans"] = {key: aligned for key in span_keys}
     if isinstance(groups := row.get("spans"), dict):
         known["spans"] = {
-            key: align_spans(read_spans(group, row, gold.text, place, False), gold, misaligned)
+            key: align_spans(
+                read_spans(group, row, gold, place, misaligned, labelled=False), gold, misaligned
+            )
             for key, group in groups.items()
         }
     with warnings.catch_warnings():
@@ -252,11 +270,21 @@ def _of_label_studio(row: dict[str, Any], place: str) -> dict[str, Any]:
         return {"text": text, "answer": SKIPPED}
     best = next((one for one in done if one.get("ground_truth")), done[0])
     results = [one for one in best.get("result") or () if isinstance(one.get("value"), dict)]
-    spans = [one["value"] for one in results if "start" in one["value"]]
-    chosen = [label for one in results for label in one["value"].get("choices", ())]
+    values = [one["value"] for one in results if not _is_of_a_span(one)]
+    spans = [value for value in values if "start" in value]
+    chosen = [label for value in values for label in value.get("choices", ())]
     made = {"text": text, "answer": "accept", "cats": dict.fromkeys(chosen, 1.0)}
     # A task that asks for categories alone says nothing of entities.
     return made if chosen and not spans else {**made, "spans": spans}
+
+
+def _is_of_a_span(result: dict[str, Any]) -> bool:
+    """Return whether a result of Label Studio is a choice or note about a span, which has its own.
+
+    Such a result repeats the bounds of the span, and says nothing of the text.
+    """
+    value = result["value"]
+    return "start" in value and "labels" not in value and result.get("type", "labels") != "labels"
 
 
 def is_stored_doc(row: dict[str, Any]) -> bool:
@@ -293,16 +321,21 @@ def _asks_for_category(row: dict[str, Any]) -> bool:
 def _categories(row: dict[str, Any], place: str) -> dict[str, float]:
     """Return the categories of a row.
 
-    They are in "cats", in Prodigy's options, in the label of Prodigy's question, or in doccano's
-    list "label" if nothing else is annotated. A single label without an answer may mean anything,
-    and is ignored.
+    They are in "cats", which is a list in doccano's intents with slots, in Prodigy's options, in
+    the label of Prodigy's question, or in doccano's list "label" if nothing else is annotated. A
+    single label without an answer may mean anything, and is ignored.
     """
+    intents = row.get("cats")
+    if isinstance(intents, list) and isinstance(row.get("entities"), list):
+        if all(isinstance(one, str) for one in intents):
+            return dict.fromkeys(intents, 1.0)
     if cats := read_categories(row, place):
         return cats
     accepted, options = row.get("accept"), row.get("options")
     if isinstance(accepted, list) and isinstance(options, list):
         ids = [option.get("id") for option in options if isinstance(option, dict)]
-        return {str(one): float(one in accepted) for one in ids}
+        # Options may have been taken out since.
+        return {str(one): float(one in accepted) for one in [*ids, *accepted]}
     label = row.get("label")
     if any(row.get(key) for key in ("spans", *KNOWN)):
         return {}
@@ -326,7 +359,7 @@ def _tokens(nlp: Language, row: dict[str, Any], place: str) -> tuple[Doc, Doc]:
     if text is not None and not isinstance(text, str):
         raise LatentError(f"{place}: 'text' is {text!r}, not a text.")
     given = tokens if tokens is not None else row.get("words")
-    if given is None:
+    if given is None or (given == [] and text):
         if text is None:
             raise LatentError(f"{place}: 'text' is null, and there are no 'tokens'.")
         doc = nlp.make_doc(text)
@@ -354,11 +387,27 @@ def _tokens(nlp: Language, row: dict[str, Any], place: str) -> tuple[Doc, Doc]:
             # The tokens differ from the text, such as pieces of words.
             doc = nlp.make_doc(text)
             return doc, doc
+        elif _has_offsets(row) and _is_per_token(row):
+            raise LatentError(
+                f"{place}: the tokens do not make up the text with its white space, and there are "
+                "both offsets in the text and annotations of the tokens. Give tokens that make it "
+                "up, or leave out one of the two."
+            )
+        elif _has_offsets(row) and not fitting:
+            # In the tokens, offsets in the text would mean other characters.
+            doc = nlp.make_doc(text)
+            return doc, doc
         elif fitting and not _is_per_token(row):
             # Offsets count the characters of the text, with all of its white space.
             words, spaces = fitting, spaced
     gold = Doc(nlp.vocab, words=words, spaces=spaces)
     return (gold if text is None or not is_apart else nlp.make_doc(text)), gold
+
+
+def _has_offsets(row: dict[str, Any]) -> bool:
+    """Return whether some annotation of the row is a span of characters."""
+    spans = row.get("spans")
+    return bool(_spans_of(row)) or (isinstance(spans, dict) and any(spans.values()))
 
 
 def _is_per_token(row: dict[str, Any]) -> bool:

@@ -11,11 +11,14 @@ from spacy.tokens import Doc, Span
 from spacy.training.converters import conllu_to_docs
 
 from spacy_latent.annotations import name_document
+from spacy_latent.errors import LatentError, number_of
 
 # Value of unknown fields. spaCy's converter reads it as a tag, a lemma or a label, and takes a
 # token without a head for a root.
 UNKNOWN = "_"
 BLANK_LINES = re.compile(r"\n\s*\n")
+COLUMNS = 10
+HEAD = re.compile(r"_|[0-9]+")
 DOCUMENT = re.compile(r"^# newdoc\b(?:[ \t]+id[ \t]*=(.*))?", re.MULTILINE)
 
 
@@ -46,10 +49,14 @@ def read_conllu(text: str, sentences: int = 1) -> Iterator[Doc]:
     without a label only loses its label, which becomes "_". Docs of one sentence name their
     document in ``doc.user_data["document"]`` if every document has a name. Several sentences may be
     of several documents.
+
+    Raises:
+        LatentError: if a line has other columns, or its number or head is not of its sentence.
     """
+    _check(text)
     documents = list(split_documents(text))
     # One text, since spaCy reads entities in all sentences or in none.
-    whole = "\n\n".join(one for _, own in documents for one in own)
+    whole = "\n\n".join(_without_comments(one) for _, own in documents for one in own)
     if not whole:
         return
     read = map(_known, conllu_to_docs(whole, n_sents=1, no_print=True))
@@ -63,6 +70,40 @@ def read_conllu(text: str, sentences: int = 1) -> Iterator[Doc]:
         made = Doc.from_docs(part)
         assert made is not None
         yield made
+
+
+def _check(text: str) -> None:
+    """Refuse what spaCy's converter fails on, or reads as other trees."""
+    heads: list[tuple[int, str]] = []
+    for number, line in enumerate([*text.split("\n"), ""], 1):
+        cells = line.rstrip("\r").split("\t")
+        if not line.strip():
+            for place, head in heads:
+                if head != UNKNOWN and int(head) > len(heads):
+                    raise LatentError(
+                        f"Line {place}: the head is {head}, and the sentence has "
+                        f"{number_of(len(heads), 'word')}."
+                    )
+            heads = []
+        elif line.startswith("#"):
+            continue
+        elif len(cells) != COLUMNS or not HEAD.fullmatch(cells[6]):
+            raise LatentError(
+                f"Line {number}: {line!r}; expected {COLUMNS} columns separated by TABs, with a "
+                "number or _ as head in the seventh."
+            )
+        elif not re.search("[-.]", cells[0]):
+            heads.append((number, cells[6]))
+            if cells[0] != str(len(heads)):
+                raise LatentError(
+                    f"Line {number}: the number is {cells[0]!r}, and this is word {len(heads)} of "
+                    "its sentence. Sentences end at blank lines."
+                )
+
+
+def _without_comments(sentence: str) -> str:
+    """Return the lines of tokens; spaCy knows comments at the beginning alone."""
+    return "\n".join(line for line in sentence.split("\n") if not line.startswith("#"))
 
 
 def _known(doc: Doc) -> Doc:

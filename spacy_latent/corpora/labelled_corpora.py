@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from warnings import warn
 
 from spacy_latent.corpora.annotated_lines import annotated_rows, read_line, span_keys
+from spacy_latent.corpora.doc_files import stored_docs
 from spacy_latent.errors import LatentError, LatentWarning, check_whole, is_whole, number_of
 
 if TYPE_CHECKING:
@@ -73,10 +74,14 @@ class _Corpus:
     def examples(self, nlp: Language) -> Iterator[Example]:
         if self.path.suffix not in LINES:
             from spacy.training import Corpus
+            from spacy.training.corpus import walk_corpus
 
-            for example in Corpus(self.path)(nlp):
-                self._mark(example.reference, False)
-                yield example
+            corpus = Corpus(self.path)
+            for file in walk_corpus(self.path, DOCS):
+                docs = (doc for doc in stored_docs(file, nlp.vocab) if len(doc))
+                for example in corpus.make_examples(nlp, docs):
+                    self._mark(example.reference, False)
+                    yield example
             return
         misaligned: list[str] = []
         left_out: list[str] = []

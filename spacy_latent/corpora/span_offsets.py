@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -14,16 +15,24 @@ if TYPE_CHECKING:
 Triple = tuple[int, int, str]
 Bounds = tuple[int, int]
 EXAMPLE = '[{"start": 0, "end": 5, "label": "ORG"}]'
+# White space, which Label Studio writes in the text of a span as it is or escaped.
+SPACE = re.compile(r"\s|\\[nrt]")
 
 
 def read_spans(
-    spans: Any, row: dict[str, Any], text: str, place: str, labelled: bool = True
+    spans: Any,
+    row: dict[str, Any],
+    doc: Doc,
+    place: str,
+    misaligned: list[str],
+    labelled: bool = True,
 ) -> dict[Triple, Bounds]:
     """Return the distinct (start, end, label) of the spans, sorted, with their given bounds.
 
-    White space at the ends of spans is removed.
+    White space at the ends of spans is removed. A span of nothing else is added to ``misaligned``.
+    A span that gives its text must have it there.
     """
-    expected = f'{EXAMPLE[1:-1]} or [0, 5, "ORG"]'
+    text, expected = doc.text, f'{EXAMPLE[1:-1]} or [0, 5, "ORG"]'
     found: dict[Triple, Bounds] = {}
     for span in spans if isinstance(spans, list) else [spans]:
         start, end, label = _of_object(span, row) if isinstance(span, dict) else _of_list(span)
@@ -42,11 +51,26 @@ def read_spans(
             )
         given = start, end
         inside = text[start:end]
+        own = span.get("text") if isinstance(span, dict) else None
+        if isinstance(own, str) and not _is_same(own, inside):
+            bounds = _of_utf_16(text, start, end)
+            is_utf_16 = bounds is not None and _is_same(own, text[slice(*bounds)])
+            raise LatentError(
+                f"{place}: a span goes from {start} to {end}, and its text is {own!r}, but there "
+                f"is {inside!r} in the text. Correct its offsets, or leave out its text"
+                f"{_utf_16_hint(text, bounds) if bounds is not None and is_utf_16 else ''}."
+            )
+        if inside.isspace():
+            misaligned.append(_misfit((start, end, label), given, doc))
+            continue
         start += len(inside) - len(inside.lstrip())
         end -= len(inside) - len(inside.rstrip())
-        if start < end:
-            found.setdefault((start, end, label), given)
+        found.setdefault((start, end, label), given)
     return dict(sorted(found.items()))
+
+
+def _is_same(first: str, second: str) -> bool:
+    return SPACE.sub("", first) == SPACE.sub("", second)
 
 
 def _of_object(span: dict[str, Any], row: dict[str, Any]) -> tuple[Any, Any, Any]:
@@ -87,12 +111,17 @@ def align_spans(triples: dict[Triple, Bounds], doc: Doc, misaligned: list[str]) 
     for triple, given in triples.items():
         if doc.char_span(*triple[:2]) is not None:
             found.append(triple)
-            continue
-        hint, bounds = "", _of_utf_16(doc.text, *given)
-        if bounds is not None and doc.char_span(*bounds) is not None:
-            hint = _utf_16_hint(doc.text, bounds)
-        misaligned.append(f"{shown(triple, given, doc.text)}{hint}")
+        else:
+            misaligned.append(_misfit(triple, given, doc))
     return found
+
+
+def _misfit(triple: Triple, given: Bounds, doc: Doc) -> str:
+    """Describe a span that does not fit the tokens, and whether it would in UTF-16."""
+    hint, bounds = "", _of_utf_16(doc.text, *given)
+    if bounds is not None and doc.char_span(*bounds) is not None:
+        hint = _utf_16_hint(doc.text, bounds)
+    return f"{shown(triple, given, doc.text)}{hint}"
 
 
 def first_overlap(spans: Iterable[Triple]) -> tuple[Triple, Triple] | None:

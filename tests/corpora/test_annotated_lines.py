@@ -10,7 +10,7 @@ import pytest
 import spacy
 from spacy.cli._util import app
 from spacy.language import Language
-from spacy.tokens import Doc
+from spacy.tokens import Doc, DocBin
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
@@ -160,10 +160,12 @@ def test_spans_that_are_not_of_tokens_are_told_and_not_guessed(nlp: Language) ->
         ({"label": "good", "answer": "accept"}, {"good": 1.0}),
         ({"label": "good", "answer": "reject"}, {"good": 0.0}),
         ({"options": [{"id": "a"}, {"id": "b"}], "accept": ["b"]}, {"a": 0.0, "b": 1.0}),
+        ({"options": [{"id": "a"}], "accept": ["c"]}, {"a": 0.0, "c": 1.0}),
         ({"label": ["good"]}, {"good": 1.0}),
         ({"label": "good"}, {}),
         ({"label": "PER", "spans": objects()}, {}),
         ({"label": "x", "cats": {"good": 0.5}}, {"good": 0.5}),
+        ({"entities": OFFSETS, "cats": ["good", "long"]}, {"good": 1.0, "long": 1.0}),
     ],
 )
 def test_categories(nlp: Language, row: dict[str, Any], cats: dict[str, float]) -> None:
@@ -418,6 +420,39 @@ def test_half_of_a_surrogate_pair_is_named(nlp: Language, tmp_path: Path, ending
             read_all()
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"text": "a b", "tokens": ["a", "b"], "heads": [0, 9], "deps": ["x", "y"]},
+        {"text": "a b", "tokens": ["a", "b"], "tags": [1, 2]},
+        {"text": "a b", "ents": [], "tokens": [{"id": 0}]},
+        {"tokens": ["a", ""]},
+        {"data": "a b", "annotations": []},
+        {"data": {"text": "a b"}, "annotations": [{"result": ["x"]}]},
+    ],
+)
+def test_commands_and_training_name_the_line_of_wrong_values(
+    nlp: Language, tmp_path: Path, row: dict[str, Any]
+) -> None:
+    path = written(tmp_path, {"text": "a"}, row)
+    for read_all in (lambda: corpus(path, nlp), lambda: read_counted(nlp, str(path))):
+        with pytest.raises(LatentError, match="line 2"):
+            read_all()
+
+
+def test_commands_and_training_name_the_file_of_a_directory_that_is_damaged(
+    nlp: Language, tmp_path: Path
+) -> None:
+    docs = [nlp("Anna met Bob"), Doc(nlp.vocab)]
+    DocBin(docs=docs).to_disk(tmp_path / "a.spacy")
+    assert [doc.text for doc in corpus(tmp_path, nlp)] == ["Anna met Bob"]
+    whole = (tmp_path / "a.spacy").read_bytes()
+    (tmp_path / "b.spacy").write_bytes(whole[:-9])
+    for read_all in (lambda: corpus(tmp_path, nlp), lambda: read_counted(nlp, str(tmp_path))):
+        with pytest.raises(LatentError, match=r"b\.spacy"):
+            read_all()
+
+
 def test_a_line_with_another_format_is_named(nlp: Language, tmp_path: Path) -> None:
     with pytest.raises(LatentError, match="line 2"):
         corpus(written(tmp_path, {"text": "a"}, {"no": "text"}), nlp)
@@ -444,6 +479,77 @@ def test_offsets_in_code_units_of_utf_16_are_recognised(
         corpus(path, nlp)
     read_counted(nlp, str(path))
     assert "UTF-16" in capsys.readouterr().err
+
+
+def test_spans_elsewhere_than_their_text_are_refused(nlp: Language) -> None:
+    # Label Studio counts in code units of UTF-16: 7 is "b" there, and "c" in characters.
+    text = "\U0001f600\U0001f600 a b c d\ne"
+
+    def task(start: int, end: int, own: str) -> dict[str, Any]:
+        value = {"start": start, "end": end, "text": own, "labels": ["X"]}
+        return {"data": {"text": text}, "annotations": [{"result": [{"value": value}]}]}
+
+    with pytest.raises(LatentError, match=r"line 3: .*'b'.*UTF-16"):
+        read(nlp, task(7, 8, "b"))
+    assert entities(read(nlp, task(5, 6, "b"))) == [("b", "X")]
+    # Line breaks are escaped there.
+    assert entities(read(nlp, task(9, 12, r"d\ne"))) == [("d\ne", "X")]
+    for own in ("z", ""):
+        span = {"start": 3, "end": 4, "text": own, "label": "X"}
+        with pytest.raises(LatentError) as told:
+            read(nlp, {"text": text, "spans": [span]})
+        assert "UTF-16" not in str(told.value)
+
+
+@pytest.mark.parametrize("key", ["tokens", "words"])
+def test_offsets_are_of_the_text_if_tokens_are_of_another(nlp: Language, key: str) -> None:
+    text, words = 'A "b" d Bob', ["A", "``", "b", "''", "d", "Bob"]
+    # In the tokens, with a space between them, 6 to 7 would be "b" and 8 to 11 no token.
+    spans = [[6, 7, "X"], [8, 11, "PER"]]
+    for own in ({"entities": spans}, {"spans": {"sc": spans}}):
+        doc = read(nlp, {"text": text, key: words, **own})
+        found = doc.ents or doc.spans["sc"]
+        assert [(span.text, span.label_) for span in found] == [("d", "X"), ("Bob", "PER")]
+    tagged = {"text": text, key: words, "tags": list("abcdef")}
+    assert [token.text for token in read(nlp, tagged)] == words
+    with pytest.raises(LatentError, match="line 3"):
+        read(nlp, {**tagged, "entities": spans})
+
+
+def test_choices_about_spans_are_not_of_the_text(nlp: Language) -> None:
+    place = {"start": 0, "end": 4, "text": "Anna"}
+    span = {"type": "labels", "id": "a", "value": {**place, "labels": ["PER"]}}
+    about = [
+        {"type": "choices", "id": "a", "value": {**place, "choices": ["sure"]}},
+        {"type": "textarea", "id": "a", "value": {**place, "text": ["a note"]}},
+    ]
+    whole = {"type": "choices", "value": {"choices": ["news"]}}
+    task = {"data": {"text": TEXT}, "annotations": [{"result": [span, *about, whole]}]}
+    doc = read(nlp, task)
+    assert entities(doc) == FOUND[:1] and doc.cats == {"news": 1.0}
+    # A span without a label is refused as before.
+    task["annotations"] = [{"result": [{"type": "labels", "value": place}]}]
+    with pytest.raises(LatentError, match="line 3"):
+        read(nlp, task)
+
+
+@pytest.mark.parametrize("key", ["tokens", "words"])
+def test_an_empty_list_of_tokens_leaves_them_to_the_tokenizer(nlp: Language, key: str) -> None:
+    assert entities(read(nlp, {"text": TEXT, key: [], "entities": OFFSETS})) == FOUND
+    assert [len(read(nlp, {"text": text, key: []})) for text in ("a b", "")] == [2, 0]
+
+
+def test_spans_of_white_space_are_reported(nlp: Language) -> None:
+    # In code units of UTF-16 this is "b".
+    row = {"text": "\U0001f600 a b c", "spans": [{"start": 5, "end": 6, "label": "X"}]}
+    line = read_line(nlp, row, "")
+    assert line.example is not None and not line.example.reference.ents
+    (told,) = line.misaligned
+    assert "5 to 6" in told and "'b'" in told
+    for text in ("a\nb", "a  b"):
+        line = read_line(nlp, {"text": text, "spans": {"sc": [[1, 2, "X"], [0, 1, "Y"]]}}, "")
+        assert line.example is not None and len(line.misaligned) == 1
+        assert [span.label_ for span in line.example.reference.spans["sc"]] == ["Y"]
 
 
 def test_an_export_of_label_studio_is_read_by_commands_and_training(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import spacy
 from spacy.training import Example
 from spacy.training.converters import conllu_to_docs
 
 from spacy_latent.corpora.conllu import read_conllu
 from spacy_latent.corpora.iob import read_iob
+from spacy_latent.errors import LatentError
 from spacy_latent.models.gold_trees import read_gold
 from tests.pipeline.small_pipelines import TOK2VEC
 
@@ -91,3 +93,34 @@ def test_a_parser_has_no_label_of_them() -> None:
 def test_what_parts_documents_is_no_token() -> None:
     text = "-DOCSTART-\tO\n\nAnna\tB-PER\nran\tO\n-DOCSTART-\tO\nBob\tB-PER\n"
     assert list(read_iob(text)) == [(["Anna", "ran"], ["B-PER", "O"]), (["Bob"], ["B-PER"])]
+
+
+def row(number: object, word: str, head: object, columns: int = 10) -> str:
+    return "\t".join([str(number), word, *["_"] * 4, str(head), "x", "_", "_"][:columns])
+
+
+def test_comments_stand_anywhere_in_a_sentence() -> None:
+    lines = ["# first", row(1, "a", 2), "# between", row(2, "b", 0), "# last"]
+    (doc,) = read_conllu("\r\n".join(lines))
+    assert [token.text for token in doc] == ["a", "b"] and doc[0].head.i == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        row(2, "b", 1, columns=9),
+        row(2, "b", 1) + "\t_",
+        row(2, "b", "one"),
+        row(2, "b", -1),
+        row(2, "b", 3),
+        # Without a blank line between them, the words of two sentences would share heads.
+        row(1, "b", 0),
+        row("x", "b", 1),
+    ],
+)
+def test_lines_that_are_no_words_of_their_sentence_are_named(wrong: str) -> None:
+    with pytest.raises(LatentError, match="Line 4"):
+        list(read_conllu("\n".join([row(1, "a", 0), "", row(1, "a", 0), wrong])))
+    right = [row("1-2", "ab", "_"), row(1, "a", 0), row("1.1", "E", "_"), row(2, "b", 1)]
+    (doc,) = read_conllu("\n".join(right))
+    assert doc.text.strip() == "ab"
