@@ -52,6 +52,17 @@ def _threads_for(tensor: Tensor) -> contextlib.AbstractContextManager[None]:
     return one_torch_thread() if small else contextlib.nullcontext()
 
 
+@contextlib.contextmanager
+def _float32() -> Iterator[None]:
+    """Make weights in the type of Thinc's vectors, whatever torch's default is in this process."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def why_no_gpu_kernels() -> str | None:
     """Return why structures cannot be solved on a GPU, as a message; None if they can."""
     from spacy_latent.kernels.gpu import dispatch
@@ -165,7 +176,7 @@ class LatentShim(PyTorchShim):
         """Draw new weights for an input of ``width`` features, and restart the schedule."""
         self.cfg = {"width": width, "updates": 0, "temperature": self._training.temperature.at(0)}
         # Weights made in inference mode could not be trained.
-        with recording():
+        with recording(), _float32():
             self._model = self._build(width).to(get_torch_default_device()).eval()
 
     @property
