@@ -269,13 +269,11 @@ class LatentShim(PyTorchShim):
                 continue
             updated = True
             if not self._grad_scaler.found_inf:
-                scale = self._learn_rate(name)
-                # Only Thinc's optimizers take lr_scale; nlp.rehearse passes a plain function.
-                options = {"lr_scale": scale} if isinstance(optimizer, Optimizer) else {}
                 # Thinc's optimizers read the length of a gradient, and a scalar has none.
                 weights: Any = torch2xp(torch.atleast_1d(parameter.data))
                 gradient: Any = torch2xp(torch.atleast_1d(parameter.grad))
-                made, _ = optimizer((self.id, name), weights, gradient, **options)
+                scale = self._learn_rate(name)
+                made = _step(optimizer, scale, (self.id, name), weights, gradient)
                 # Thinc's optimizers write to the weights that they receive, which are the
                 # parameter's own, except on devices for which Thinc makes a copy.
                 if _address(made) != parameter.data_ptr():
@@ -379,6 +377,24 @@ class LatentShim(PyTorchShim):
                     LatentWarning,
                     stacklevel=2,
                 )
+
+
+def _step(
+    optimizer: Optimizer, scale: float, key: tuple[int, str], weights: Any, gradient: Any
+) -> Any:
+    """Return the weights after a step at ``scale`` times the optimizer's learning rate."""
+    if not isinstance(optimizer, Optimizer):
+        # nlp.rehearse passes a plain function.
+        return optimizer(key, weights, gradient)[0]
+    if not getattr(optimizer, "use_radam", False):
+        return optimizer(key, weights, gradient, lr_scale=scale)[0]
+    # Thinc's RAdam ignores lr_scale.
+    rate = optimizer.learn_rate
+    optimizer.learn_rate = rate * scale
+    try:
+        return optimizer(key, weights, gradient)[0]
+    finally:
+        optimizer.learn_rate = rate
 
 
 def _refuse_no_gradient(what: str) -> NoReturn:
