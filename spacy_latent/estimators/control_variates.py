@@ -102,7 +102,7 @@ class LearnedConstant(ControlVariate):
 
     def __init__(self) -> None:
         super().__init__()
-        self.value = nn.Parameter(torch.zeros(1))
+        self.value = nn.Parameter(torch.zeros(1, dtype=torch.float32))
 
     def reset(self, width: int) -> None:
         nn.init.zeros_(self.value)

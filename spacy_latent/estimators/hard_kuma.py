@@ -45,7 +45,7 @@ class HardKuma(StochasticMask):
         check_positive(self.name, concentration=concentration)
         check_flags(self.name, learn_concentration=learn_concentration)
         self.concentration = concentration
-        first = torch.tensor([math.log(concentration)])
+        first = torch.tensor([math.log(concentration)], dtype=torch.float32)
         self.log_concentration = nn.Parameter(first) if learn_concentration else None
 
     def reset(self, width: int) -> None:

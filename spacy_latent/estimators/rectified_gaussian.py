@@ -40,7 +40,8 @@ class RectifiedGaussian(StochasticMask):
         check_positive(self.name, scale=scale)
         check_flags(self.name, learn_scale=learn_scale)
         self.scale = scale
-        self.log_scale = nn.Parameter(torch.tensor([math.log(scale)])) if learn_scale else None
+        first = torch.tensor([math.log(scale)], dtype=torch.float32)
+        self.log_scale = nn.Parameter(first) if learn_scale else None
 
     def reset(self, width: int) -> None:
         super().reset(width)

@@ -33,7 +33,7 @@ class Surrogate(nn.Module):
 
     def __init__(self, hidden_width: int) -> None:
         super().__init__()
-        self.log_temperature = nn.Parameter(torch.zeros(1))
+        self.log_temperature = nn.Parameter(torch.zeros(1, dtype=torch.float32))
         self.part = nn.Linear(2, hidden_width)
         self.hidden = nn.Linear(hidden_width, hidden_width)
         self.output = nn.Linear(hidden_width, 1)

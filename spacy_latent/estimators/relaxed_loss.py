@@ -42,8 +42,12 @@ class RelaxedLoss(nn.Module):
         self.first_strength = strength
         self.first_relaxation = relaxation
         # Relative to the first values, so that weight decay draws them there.
-        self.log_strength = nn.Parameter(torch.zeros(1)) if learn_strength else None
-        self.log_relaxation = nn.Parameter(torch.zeros(1)) if learn_relaxation else None
+        self.log_strength = (
+            nn.Parameter(torch.zeros(1, dtype=torch.float32)) if learn_strength else None
+        )
+        self.log_relaxation = (
+            nn.Parameter(torch.zeros(1, dtype=torch.float32)) if learn_relaxation else None
+        )
 
     def reset(self) -> None:
         """Set η and τ to their first values."""

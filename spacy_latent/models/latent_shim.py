@@ -52,6 +52,17 @@ def _threads_for(tensor: Tensor) -> contextlib.AbstractContextManager[None]:
     return one_torch_thread() if small else contextlib.nullcontext()
 
 
+@contextlib.contextmanager
+def _float32() -> Iterator[None]:
+    """Make weights in the type of Thinc's vectors, whatever torch's default is in this process."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def why_no_gpu_kernels() -> str | None:
     """Return why structures cannot be solved on a GPU, as a message; None if they can."""
     from spacy_latent.kernels.gpu import dispatch
@@ -165,7 +176,7 @@ class LatentShim(PyTorchShim):
         """Draw new weights for an input of ``width`` features, and restart the schedule."""
         self.cfg = {"width": width, "updates": 0, "temperature": self._training.temperature.at(0)}
         # Weights made in inference mode could not be trained.
-        with recording():
+        with recording(), _float32():
             self._model = self._build(width).to(get_torch_default_device()).eval()
 
     @property
@@ -258,13 +269,11 @@ class LatentShim(PyTorchShim):
                 continue
             updated = True
             if not self._grad_scaler.found_inf:
-                scale = self._learn_rate(name)
-                # Only Thinc's optimizers take lr_scale; nlp.rehearse passes a plain function.
-                options = {"lr_scale": scale} if isinstance(optimizer, Optimizer) else {}
                 # Thinc's optimizers read the length of a gradient, and a scalar has none.
                 weights: Any = torch2xp(torch.atleast_1d(parameter.data))
                 gradient: Any = torch2xp(torch.atleast_1d(parameter.grad))
-                made, _ = optimizer((self.id, name), weights, gradient, **options)
+                scale = self._learn_rate(name)
+                made = _step(optimizer, scale, (self.id, name), weights, gradient)
                 # Thinc's optimizers write to the weights that they receive, which are the
                 # parameter's own, except on devices for which Thinc makes a copy.
                 if _address(made) != parameter.data_ptr():
@@ -368,6 +377,24 @@ class LatentShim(PyTorchShim):
                     LatentWarning,
                     stacklevel=2,
                 )
+
+
+def _step(
+    optimizer: Optimizer, scale: float, key: tuple[int, str], weights: Any, gradient: Any
+) -> Any:
+    """Return the weights after a step at ``scale`` times the optimizer's learning rate."""
+    if not isinstance(optimizer, Optimizer):
+        # nlp.rehearse passes a plain function.
+        return optimizer(key, weights, gradient)[0]
+    if not getattr(optimizer, "use_radam", False):
+        return optimizer(key, weights, gradient, lr_scale=scale)[0]
+    # Thinc's RAdam ignores lr_scale.
+    rate = optimizer.learn_rate
+    optimizer.learn_rate = rate * scale
+    try:
+        return optimizer(key, weights, gradient)[0]
+    finally:
+        optimizer.learn_rate = rate
 
 
 def _refuse_no_gradient(what: str) -> NoReturn:

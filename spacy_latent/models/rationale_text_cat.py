@@ -37,7 +37,7 @@ from spacy_latent.models.latent_text_classifier import (
 from spacy_latent.models.layer_settings import LayerSettings
 from spacy_latent.models.released_candidates import present_candidates
 from spacy_latent.models.scheduled_value import Temperature
-from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
+from spacy_latent.models.separate_tok2vec import refuse_no_vectors, refuse_separate, width_of
 from spacy_latent.models.span_getters import DocSpans, SpanGetter
 from spacy_latent.models.text_layer_model import text_layer_model
 from spacy_latent.models.text_module import TextModule
@@ -219,6 +219,7 @@ def build_rationale_module(
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
     embedders, texts, _ = model.layers
     docs = with_tokens(X)
+    refuse_no_vectors(embedders, docs or [])
     for part in embedders.layers:
         part.initialize(X=docs)
     widths = [width_of(part, docs or []) for part in embedders.layers]

@@ -96,12 +96,28 @@ def width_of(tok2vec: Model, docs: Sequence[Doc]) -> Width | None:
 
 
 def initialize_embedder(tok2vec: Model, X: Any) -> Width | None:
-    """Initialize an embedder with docs, and return its width; None if nothing determines it."""
+    """Initialize an embedder with docs, and return its width; None if nothing determines it.
+
+    Raises:
+        LatentError: if the embedder's width is below 1, or if it needs vectors and there are none.
+    """
     docs = with_tokens(X)
-    # Refuses a width of 0, with which spaCy's embedders fail while they are initialized.
+    # spaCy's embedders fail with both while they are initialized.
     width_of(tok2vec, [])
+    refuse_no_vectors(tok2vec, docs or [])
     tok2vec.initialize(X=docs)
     return width_of(tok2vec, docs or [])
+
+
+def refuse_no_vectors(tok2vec: Model, docs: Sequence[Doc]) -> None:
+    """Raise an error if an embedder reads static vectors, which the vocabulary of docs lacks."""
+    static = any(node.name == "static_vectors" for node in tok2vec.walk())
+    if static and any(doc.vocab.vectors.data.size == 0 for doc in docs):
+        raise LatentError(
+            "The embedder reads static vectors, and the pipeline has none. Name a directory or "
+            "package that has vectors in initialize.vectors, as with --paths.vectors, or set the "
+            "embedder's include_static_vectors to false (pretrained_vectors of HashEmbedCNN)."
+        )
 
 
 def total(width: Width) -> int:

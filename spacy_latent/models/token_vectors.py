@@ -62,8 +62,10 @@ def token_vectors(
 
 
 def with_tokens(docs: Iterable[Doc] | None) -> list[Doc] | None:
-    """Return the docs that initialize an embedder, None without any.
+    """Return the docs that initialize an embedder, each once; None without any.
 
-    Thinc takes the width from the first one, which an empty doc may lack.
+    Thinc takes the width from the first one, which an empty doc may lack. A transformer of
+    spacy-transformers aligns the tokens of a doc that is repeated in a batch with other word
+    pieces, mostly beyond the last one.
     """
-    return [doc for doc in docs or () if len(doc)] or None
+    return [doc for doc in dict.fromkeys(docs or ()) if len(doc)] or None

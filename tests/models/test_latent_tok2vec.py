@@ -7,7 +7,7 @@ import pytest
 import spacy
 import torch
 from spacy.tokens import Doc
-from thinc.api import Adam, compounding, fix_random_seed
+from thinc.api import Adam, RAdam, compounding, fix_random_seed
 
 from spacy_latent.errors import (
     IncompatiblePair,
@@ -125,7 +125,8 @@ def test_backprop_is_that_of_each_span_alone(model):
             assert d[start:end] == pytest.approx(rows.grad[0].numpy(), abs=1e-5)
 
 
-def test_scorer_learn_rate():
+@pytest.mark.parametrize("optimizer", [Adam, RAdam])
+def test_scorer_learn_rate(optimizer):
     docs = docs_of(4, 3)
     fix_random_seed(0)
     model = build(scorer_learn_rate=0.0).initialize(X=docs)
@@ -133,7 +134,7 @@ def test_scorer_learn_rate():
     scorer, composer = ([p.clone() for p in m.parameters()] for m in (layer.scorer, layer.composer))
     vectors, backprop = model.begin_update(docs)
     backprop([np.ones_like(v) for v in vectors])
-    model.finish_update(Adam(0.01))
+    model.finish_update(optimizer(0.01))
     assert all(torch.equal(a, b) for a, b in zip(scorer, layer.scorer.parameters()))
     assert not all(torch.equal(a, b) for a, b in zip(composer, layer.composer.parameters()))
 

@@ -289,6 +289,12 @@ def test_an_embedder_without_any_width_is_refused(name: str, width: int) -> None
 
 
 @EACH
+def test_an_embedder_of_vectors_that_the_pipeline_lacks_is_refused(name: str) -> None:
+    with pytest.raises(LatentError, match="vectors"):
+        initialized(pipeline(name, {**TOK2VEC, "pretrained_vectors": True}))
+
+
+@EACH
 def test_what_is_no_example_is_refused(name: str) -> None:
     nlp = pipeline(name)
     initialized(nlp)

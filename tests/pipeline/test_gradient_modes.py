@@ -1,7 +1,8 @@
 """Training and prediction do not depend on torch's gradient mode.
 
 Training works as usual inside of a mode without gradients. Predictions record no graph inside of a
-mode with gradients. Layers that would silently learn nothing are refused.
+mode with gradients. Layers that would silently learn nothing are refused. Nor does training depend
+on torch's default type of numbers.
 """
 
 from __future__ import annotations
@@ -68,11 +69,21 @@ def switched_off() -> Iterator[None]:
         torch.set_grad_enabled(True)
 
 
+@contextlib.contextmanager
+def float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 Mode = Callable[[], contextlib.AbstractContextManager[Any]]
 MODES: dict[str, Mode] = {
     "no_grad": torch.no_grad,
     "set_grad_enabled": switched_off,
     "inference_mode": torch.inference_mode,
+    "float64": float64,
 }
 
 

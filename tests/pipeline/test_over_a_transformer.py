@@ -110,3 +110,25 @@ def test_they_learn_and_come_back_from_disk(
         assert [span._.confidence for span in one.ents] == pytest.approx(
             [span._.confidence for span in other.ents]
         )
+
+
+@pytest.mark.parametrize("name", ["latent_textcat", "latent_textcat_multilabel"])
+def test_a_classifier_with_its_own_transformer_begins_with_fewer_texts_than_a_sample_has(
+    name: str, transformer: Path
+) -> None:
+    nlp = spacy.blank("en")
+    windows = {"@span_getters": "spacy-transformers.strided_spans.v1", "window": 128, "stride": 96}
+    own = {
+        "@architectures": "spacy-transformers.Tok2VecTransformer.v3",
+        "name": str(transformer),
+        "tokenizer_config": {"use_fast": True},
+        "get_spans": windows,
+        "pooling": {"@layers": "reduce_mean.v1"},
+    }
+    nlp.add_pipe(name, config={"model": {"tok2vec": own}})
+    batch = examples(nlp)
+    for number, example in enumerate(batch):
+        example.reference.cats = {"good": float(number == 0), "bad": float(number > 0)}
+    # The same docs again at each call, as from a list.
+    optimizer = initialized(nlp, sample=batch)
+    assert step(nlp, batch, optimizer)[name] > 0
