@@ -110,12 +110,17 @@ def check_parts(
             "StraightThrough, Spigot, PerturbAndMap or SparseMAP with marginalize=true, or a "
             f"composer that takes soft ones ({_soft_composers(structure.parts)})",
         )
+    _check_tags(scorer, composer)
+
+
+def _check_tags(scorer: Any, composer: Any) -> None:
+    """Refuse builders of scorer and composer with different numbers of tags."""
     settings = [getattr(part, "keywords", {}) for part in (scorer, composer)]
     scored, composed = (own.get("num_tags") for own in settings)
     if None not in (scored, composed) and scored != composed:
         raise LatentError(
-            f"{_class(scorer).__name__} has num_tags = {scored} and {kind.__name__} has "
-            f"{composed}. Set num_tags of scorer and composer to the same number."
+            f"{_class(scorer).__name__} has num_tags = {scored} and {_class(composer).__name__} "
+            f"has {composed}. Set num_tags of scorer and composer to the same number."
         )
 
 

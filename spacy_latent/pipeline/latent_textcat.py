@@ -423,13 +423,9 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         if filled == []:
             return 0.0, tuple(map(torch.zeros_like, parts))
         examples = [example for example in examples if len(example.predicted)]
-        given: Any = self._examples_to_truth(examples)
-        if not self.multi_label:
-            # A text with a label that the component lacks has none of those that it leaves open.
-            given[1][[self._has_other_label(example) for example in examples]] = 0.0
+        targets, told = self._targets(examples)
         with recording():
-            truths = xp2torch(self.targets_of(given[0]), device=logits.device)
-            known = xp2torch(self.model.ops.asarray(given[1]), device=logits.device)
+            truths, known = (xp2torch(part, device=logits.device) for part in (targets, told))
             leaves = [recordable(part).detach().requires_grad_() for part in parts]
             own = [leaf[:, filled] for leaf in leaves]
             each = self.loss_of(own[0], truths, known)
@@ -459,6 +455,17 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             bound = made.evidence.bound(made.weights, kl_weight)
             expected = expected - share * bound[filled]
         return float(expected.mean()), gradients
+
+    def _targets(self, examples: list[Example]) -> tuple[Floats2d, Floats2d]:
+        """Return the targets of the labels, and 1 for labels that the texts tell, else 0."""
+        ops = self.model.ops
+        given: Any = self._examples_to_truth(examples)
+        targets: Any = self.targets_of(given[0])
+        told: Any = ops.asarray(given[1])
+        if not self.multi_label:
+            # A text with a label that the component lacks has none of those that it leaves open.
+            told = told * ops.asarray2f([[not self._has_other_label(one)] for one in examples])
+        return targets, told
 
     def _has_other_label(self, example: Example) -> bool:
         cats = example.reference.cats
