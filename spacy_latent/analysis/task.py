@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -215,23 +216,24 @@ def majority_share(examples: Sequence[Example]) -> tuple[str, float]:
 
 
 def _most_frequent(gold: Iterable[dict[str, float]]) -> tuple[str, float]:
-    labels = [label for cats in gold if (label := only_label(cats)) is not None]
-    if not labels:
+    found = Counter(label for cats in gold if (label := only_label(cats)) is not None)
+    if not found:
         return "", float("nan")
-    best = min(set(labels), key=lambda label: (-labels.count(label), label))
-    return best, labels.count(best) / len(labels)
+    best = min(found, key=lambda label: (-found[label], label))
+    return best, found[best] / found.total()
 
 
 def _f1_of_spans(
     name: str,
     read: Callable[[Doc], Iterable[Span] | None],
-    is_known: Callable[[Example, Span], bool] = lambda example, span: True,
+    known: Callable[[Example, Sequence[Span]], list[Span]] = lambda example, spans: list(spans),
 ) -> Measure:
     """Return the F1 of spans, without those that a reference says nothing of.
 
     Args:
         read: function that returns the spans of a doc, None if the doc has no annotation of them.
-        is_known: function that returns whether the reference tells if a predicted span is right.
+        known: function that returns the predicted spans of which the reference tells if they are
+            right.
     """
 
     def count(example: Example) -> Sequence[float]:
@@ -239,7 +241,7 @@ def _f1_of_spans(
         if gold is None:
             return 0.0, 0.0, 0.0
         asked = annotated_labels(example.reference)
-        found = [span for span in read(example.predicted) or () if is_known(example, span)]
+        found = known(example, list(read(example.predicted) or ()))
         ours, theirs = (
             {
                 (span.start_char, span.end_char, span.label_)
@@ -260,15 +262,19 @@ def _ents(pipe: Any, examples: Sequence[Example]) -> Measure | None:
     def read(doc: Doc) -> Iterable[Span] | None:
         return doc.ents if doc.has_annotation("ENT_IOB") else None
 
-    def is_known(example: Example, span: Span) -> bool:
-        place, reference = example.alignment.x2y, example.reference
-        return all(
-            reference[i].ent_iob != MISSING
-            for token in range(span.start, span.end)
-            for i in place[token].tolist()
-        )
+    def known(example: Example, spans: Sequence[Span]) -> list[Span]:
+        missing = np.array([token.ent_iob == MISSING for token in example.reference], dtype=bool)
+        if not missing.any():
+            return list(spans)
+        # Each access to the alignment reads all words of both docs.
+        place = example.alignment.x2y
+        return [
+            span
+            for span in spans
+            if not any(missing[place[i]].any() for i in range(span.start, span.end))
+        ]
 
-    return _f1_of_spans("F1 of the entities", read, is_known)
+    return _f1_of_spans("F1 of the entities", read, known)
 
 
 def _spans(pipe: Any, examples: Sequence[Example]) -> Measure | None:

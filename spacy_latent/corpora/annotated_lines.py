@@ -281,10 +281,11 @@ def _of_label_studio(row: dict[str, Any], place: str) -> dict[str, Any]:
 def _is_of_a_span(result: dict[str, Any]) -> bool:
     """Return whether a result of Label Studio is a choice or note about a span, which has its own.
 
-    Such a result repeats the bounds of the span, and says nothing of the text.
+    Such a result repeats the bounds of the span, and says nothing of the text. Spans of web pages
+    and dialogues have labels too, as "hypertextlabels", and other bounds, which are refused.
     """
-    value = result["value"]
-    return "start" in value and "labels" not in value and result.get("type", "labels") != "labels"
+    value, names = result["value"], [str(result.get("type", "labels")), *result["value"]]
+    return "start" in value and not any(name.endswith("labels") for name in names)
 
 
 def is_stored_doc(row: dict[str, Any]) -> bool:
@@ -387,7 +388,7 @@ def _tokens(nlp: Language, row: dict[str, Any], place: str) -> tuple[Doc, Doc]:
             # The tokens differ from the text, such as pieces of words.
             doc = nlp.make_doc(text)
             return doc, doc
-        elif _has_offsets(row) and _is_per_token(row):
+        elif _has_offsets(row) and _is_per_token(row) and not _makes_up(words, spaces, text):
             raise LatentError(
                 f"{place}: the tokens do not make up the text with its white space, and there are "
                 "both offsets in the text and annotations of the tokens. Give tokens that make it "
@@ -402,6 +403,15 @@ def _tokens(nlp: Language, row: dict[str, Any], place: str) -> tuple[Doc, Doc]:
             words, spaces = fitting, spaced
     gold = Doc(nlp.vocab, words=words, spaces=spaces)
     return (gold if text is None or not is_apart else nlp.make_doc(text)), gold
+
+
+def _makes_up(words: list[str], spaces: list[Any], text: str) -> bool:
+    """Return whether the tokens make up the text, except for white space at its end.
+
+    Offsets then mean the same characters in both.
+    """
+    joined = "".join(f"{word} " if space else word for word, space in zip(words, spaces))
+    return joined.rstrip() == text.rstrip()
 
 
 def _has_offsets(row: dict[str, Any]) -> bool:

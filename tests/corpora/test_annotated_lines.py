@@ -516,6 +516,23 @@ def test_offsets_are_of_the_text_if_tokens_are_of_another(nlp: Language, key: st
         read(nlp, {**tagged, "entities": spans})
 
 
+@pytest.mark.parametrize("key", ["words", "tokens"])
+def test_tokens_may_leave_out_white_space_at_the_end_of_the_text(nlp: Language, key: str) -> None:
+    row = {"text": "Anna met Bob\n", key: ["Anna", "met", "Bob"], "tags": ["N", "V", "N"]}
+    reference = read(nlp, {**row, "entities": [[9, 12, "PER"]]})
+    assert entities(reference) == [("Bob", "PER")]
+    assert [token.tag_ for token in reference] == ["N", "V", "N"]
+
+
+@pytest.mark.parametrize("kind", ["hypertextlabels", "paragraphlabels"])
+def test_spans_of_web_pages_and_dialogues_are_refused(nlp: Language, kind: str) -> None:
+    value = {"start": "0", "end": "0", "startOffset": 0, "endOffset": 4, kind: ["PER"]}
+    result = [{"type": kind, "value": value}]
+    row = {"id": 1, "data": {"text": TEXT}, "annotations": [{"result": result}]}
+    with pytest.raises(LatentError, match=r"line 3: a span is .*expected"):
+        read(nlp, row)
+
+
 def test_choices_about_spans_are_not_of_the_text(nlp: Language) -> None:
     place = {"start": 0, "end": 4, "text": "Anna"}
     span = {"type": "labels", "id": "a", "value": {**place, "labels": ["PER"]}}
