@@ -458,13 +458,12 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
 
     def _targets(self, examples: list[Example]) -> tuple[Floats2d, Floats2d]:
         """Return the targets of the labels, and 1 for labels that the texts tell, else 0."""
-        ops = self.model.ops
         given: Any = self._examples_to_truth(examples)
         targets: Any = self.targets_of(given[0])
-        told: Any = ops.asarray(given[1])
         if not self.multi_label:
             # A text with a label that the component lacks has none of those that it leaves open.
-            told = told * ops.asarray2f([[not self._has_other_label(one)] for one in examples])
+            given[1][[self._has_other_label(one) for one in examples]] = 0.0
+        told: Any = self.model.ops.asarray(given[1])
         return targets, told
 
     def _has_other_label(self, example: Example) -> bool:
