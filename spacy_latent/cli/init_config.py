@@ -15,6 +15,7 @@ from wasabi import color
 from spacy_latent.characters import escaped, escaped_lines
 from spacy_latent.cli.added_structures import filled, loaded, with_refusal, with_structure
 from spacy_latent.cli.config_blocks import OWNERS, TEXTCATS, latent_block, owner_of
+from spacy_latent.cli.larger_batches import with_larger_batches
 from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code
 from spacy_latent.cli.output import check_output, print_document, write_page
@@ -115,6 +116,13 @@ def init_cli(
     tree_spancat: bool = typer.Option(False, "--tree-spancat", help="The same as --for spans"),
     rationale: bool = typer.Option(False, "--rationale", help="The same as --for rationale"),
     pairs: bool = typer.Option(False, "--pairs", help="The same as --for pairs"),
+    gpu: bool = typer.Option(
+        False,
+        "--gpu",
+        "-G",
+        help="Six times the words in a batch, fewer steps and a higher learning rate, for a small "
+        "embedder on a GPU",
+    ),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite OUTPUT"),
     code: Code = None,
 ) -> None:
@@ -156,7 +164,7 @@ def init_cli(
             made = with_refusal(with_pairs(before, names, structure, estimator))
         else:
             made = with_refusal(with_structure(before, names, structure, estimator, shared))
-        nlp = loaded(made)
+        nlp = loaded(with_larger_batches(made) if gpu else made)
     if output == STREAM:
         print_document(f"{nlp.config.to_str()}\n")
     else:
@@ -169,7 +177,7 @@ def init_cli(
         msg.good(f"Saved {output}", "You can now look for mistakes, and train:")
         shown = shlex.quote(output)
         print(f"spacy latent debug {shown} {paths}")
-        print(f"spacy train {shown} --output ./training {paths}")
+        print(f"spacy train {shown} --output ./training {paths}{' --gpu-id 0' if gpu else ''}")
 
 
 def check_files(config: str, output: str, force: bool) -> None:
