@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from spacy_latent.cli.figures import in_percent
 from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, GpuId, Metrics, Models
 from spacy_latent.cli.output import check_output, write_json
@@ -188,7 +188,7 @@ def print_table(table: dict[str, dict[str, Share]]) -> None:
     """Print the shares in percent, with 95 % intervals of the attachment."""
     ways = list(next(iter(table.values())))
     rows = [
-        (name, *(_shown(*row[way]) if way in COUNTED else _percent(row[way][0]) for way in ways))
+        (name, *(_shown(*row[way]) if way in COUNTED else in_percent(row[way][0]) for way in ways))
         for name, row in table.items()
     ]
     header = ("", *(f"{way} (95 %)" if way in COUNTED else way for way in ways))
@@ -196,11 +196,7 @@ def print_table(table: dict[str, dict[str, Share]]) -> None:
 
 
 def _shown(share: float, low: float, high: float) -> str:
-    return f"{_percent(share)} ({_percent(low)} to {_percent(high)})"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}" if math.isfinite(share) else "–"
+    return f"{in_percent(share)} ({in_percent(low)} to {in_percent(high)})"
 
 
 def for_json(table: dict[str, dict[str, Share]]) -> dict[str, dict[str, Any]]:

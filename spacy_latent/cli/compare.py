@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from spacy_latent.cli.figures import in_percent
 from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, FiguresAsJson, GpuId, Limit
 from spacy_latent.cli.pipelines import is_installed, load, prepare, short_name
@@ -41,7 +42,7 @@ def comparison_rows(metrics: list[dict[str, Any]]) -> list[tuple[str, ...]]:
         elif key.endswith(SQUARED_ERROR):
             rows.append((key, *(f"{value:.4g}" for value in values)))
         else:
-            rows.append((key, *map(_percent, values)))
+            rows.append((key, *map(in_percent, values)))
     return rows
 
 
@@ -165,10 +166,10 @@ def _compare_pipelines(
         if others is None:
             continue
         msg.divider(f"Agreement on the {part.plural} of {key}, in percent")
-        table = [(name, *map(_percent, row)) for name, row in zip(names, others.matrix)]
+        table = [(name, *map(in_percent, row)) for name, row in zip(names, others.matrix)]
         msg.table(table, header=("", *names))
         if math.isfinite(others.chance):
-            msg.text(f"Random {part.plural} agree on {_percent(others.chance)} %.")
+            msg.text(f"Random {part.plural} agree on {in_percent(others.chance)} %.")
 
 
 def _row(found: Score | OtherScore) -> tuple[str, ...]:
@@ -176,12 +177,7 @@ def _row(found: Score | OtherScore) -> tuple[str, ...]:
 
     behind = ""
     if isinstance(found, OtherScore):
-        drop, low, high = map(_percent, found.drop)
+        drop, low, high = map(in_percent, found.drop)
         behind = f"{drop} ({low} to {high})"
-    interval = f"{_percent(found.low)} to {_percent(found.high)}"
-    return _percent(found.value), interval, behind
-
-
-def _percent(value: float) -> str:
-    # Adding 0 turns −0 into 0.
-    return f"{round(100 * value, 1) + 0:.1f}" if math.isfinite(value) else "–"
+    interval = f"{in_percent(found.low)} to {in_percent(found.high)}"
+    return in_percent(found.value), interval, behind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from spacy_latent.cli.messages import msg
@@ -9,6 +10,12 @@ from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
     from spacy_latent.evaluation.assessment import Assessment
+
+
+def in_percent(value: float) -> str:
+    """Format a share as a number of percent; one of no texts, which is NaN, is a dash."""
+    # Adding 0 turns −0 into 0.
+    return f"{round(100 * value, 1) + 0:.1f}" if math.isfinite(value) else "–"
 
 
 def to_json(assessment: Assessment) -> dict[str, Any]:
