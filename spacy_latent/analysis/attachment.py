@@ -135,6 +135,7 @@ class ReferenceTree:
 
     @property
     def known(self) -> np.ndarray:
+        """Mask of the tokens for which the reference has a head, ``(n,)``."""
         return self.heads >= 0
 
     def moved(self, heads: Heads) -> np.ndarray:

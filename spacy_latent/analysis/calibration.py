@@ -185,6 +185,7 @@ class EntityFigures:
 
 
 def entity_figures(found: JudgedEntities) -> EntityFigures:
+    """Return the figures of entities, spans or arcs that annotation has judged."""
     said, correct = found.probabilities, found.correct
     return EntityFigures(
         len(said),

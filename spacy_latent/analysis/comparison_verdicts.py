@@ -116,6 +116,7 @@ def _mean_of(trainings: int) -> str:
 
 
 def of_task(figures: LayerFigures) -> Iterator[Verdict]:
+    """Yield a verdict for each measure that is not surely better than a constant answer."""
     for measure, row in figures.random.items():
         chance, (own, low) = row.chance, row.own
         if chance is None or not low <= chance.share:
@@ -254,6 +255,7 @@ def _constraint(figures: LayerFigures) -> str:
 
 
 def of_seeds(figures: LayerFigures) -> list[Verdict]:
+    """Compare the agreement of several trainings with the agreement of random structures."""
     seeds = figures.others
     if seeds is None or not math.isfinite(seeds.mean):
         return []

@@ -56,6 +56,7 @@ class TaskFigures:
     unknown_labels: dict[str, list[str]] = field(default_factory=dict)
 
     def plain(self) -> dict[str, object]:
+        """Return the fields for JSON, without ``unknown_labels`` if there are none."""
         found = fields_of(self)
         if not self.unknown_labels:
             del found["unknown_labels"]
@@ -173,6 +174,7 @@ class Trained:
     measures: dict[str, TrainedScore] = field(default_factory=dict)
 
     def plain(self) -> dict[str, object]:
+        """Return the fields for JSON; empty if no control was given."""
         return fields_of(self) if self.controls else {}
 
 
@@ -212,6 +214,7 @@ class Relation:
     control_directed: float
 
     def plain(self) -> dict[str, object]:
+        """Return the fields for JSON, with ``control_directed`` as "control directed"."""
         found = fields_of(self)
         found["control directed"] = found.pop("control_directed")
         return found
@@ -342,6 +345,7 @@ class Figures:
     unjudged: dict[str, str] = field(default_factory=dict)
 
     def plain(self) -> dict[str, object]:
+        """Return the fields for JSON, without optional ones that are empty or 0."""
         found = fields_of(self)
         for name in ("entities", "left_out", "unjudged"):
             if not found[name]:

@@ -46,6 +46,7 @@ class JudgedEntities:
     def add(
         self, probability: float, right: bool, text: int, label: str = "", length: int | None = None
     ) -> None:
+        """Append one prediction. ``text`` numbers its text; entities have no ``length``."""
         self.probabilities.append(probability)
         self.correct.append(right)
         self.texts.append(text)

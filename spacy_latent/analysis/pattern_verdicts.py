@@ -22,6 +22,7 @@ UNDECIDED = 0.9
 
 
 def of_shape(figures: LayerFigures) -> Iterator[Verdict]:
+    """Yield verdicts on the trivial shapes of a kind, and on a tag of nearly all tokens."""
     kind = find_kind(figures.kind)
     yield from kind.said("judge", kind.judge(figures))
     shares = figures.tag_shares or {}
@@ -104,6 +105,7 @@ complete_kind("spans", control_words=CONTROLS_OF_BRACKETS)
 
 
 def of_controls(figures: LayerFigures) -> list[Verdict]:
+    """Return a warning for each simple pattern that nearly all parts agree with."""
     found: list[Verdict] = []
     is_flat = (figures.flat_share or 0.0) >= NEARLY
     for name, share in figures.controls.items():
@@ -118,6 +120,7 @@ def of_controls(figures: LayerFigures) -> list[Verdict]:
 
 
 def of_length(figures: LayerFigures) -> Iterator[Verdict]:
+    """Yield a verdict if the length of a text says much of its structure."""
     share, tokens = figures.by_length
     if tokens < 100 or not share >= LARGELY_BY_LENGTH:
         return
@@ -131,6 +134,7 @@ def of_length(figures: LayerFigures) -> Iterator[Verdict]:
 
 
 def of_entropy(figures: LayerFigures) -> Iterator[Verdict]:
+    """Yield a warning if the mean entropy is near the entropy of a blind choice."""
     share = figures.mean("relative entropy")
     if share >= UNDECIDED:
         text = f"The scores hardly prefer any of the {figures.plural}: the entropy is "
@@ -139,6 +143,7 @@ def of_entropy(figures: LayerFigures) -> Iterator[Verdict]:
 
 
 def of_mixtures(figures: LayerFigures) -> list[Verdict]:
+    """Return a note if nearly all mixtures of SparseMAP consist of one structure."""
     alone = figures.alone
     if alone is None or alone.share < NEARLY_ALL:
         return []

@@ -14,7 +14,8 @@ class Progress(Protocol):
     It receives the iterable, a description of the stage and the number of items.
     """
 
-    def __call__(self, each: Iterable[Each], stage: str, total: int, /) -> Iterable[Each]: ...
+    def __call__(self, each: Iterable[Each], stage: str, total: int, /) -> Iterable[Each]:
+        """Return the items unchanged, and report how many have been taken."""
 
 
 def silent(each: Iterable[Each], stage: str, total: int) -> Iterable[Each]:

@@ -152,10 +152,12 @@ def in_words(unknown: dict[str, list[str]]) -> list[str]:
 
 
 def a_label(labels: Sequence[str]) -> str:
+    """Return "a label" for one label, otherwise "labels"."""
     return "a label" if len(labels) == 1 else "labels"
 
 
 def listed(labels: Sequence[str]) -> str:
+    """Join the first labels for a message, and give the number of the others."""
     more = f" and {len(labels) - NAMED} more" if len(labels) > NAMED else ""
     return f"{', '.join(labels[:NAMED])}{more}"
 

@@ -77,6 +77,7 @@ def meaning(name: str, kind: str) -> str:
 
 
 def is_share(name: str, kind: str = PARTS) -> bool:
+    """Return whether a number of structures of this kind is shown in percent."""
     return name in SHARES or name in find_kind(kind).shares
 
 

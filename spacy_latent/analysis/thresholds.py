@@ -32,6 +32,7 @@ class ThresholdResult:
 
 
 def apply_threshold(found: JudgedEntities, threshold: float) -> ThresholdResult:
+    """Measure the predictions at or above a threshold; NaN if a figure is undefined."""
     probabilities = np.asarray(found.probabilities, dtype="float64")
     own = probabilities >= threshold
     kept, right = int(own.sum()), int((own & np.asarray(found.correct, dtype=bool)).sum())

@@ -35,6 +35,11 @@ class TreeStatistics:
 
 
 def tree_statistics(heads: Heads) -> TreeStatistics:
+    """Return the statistics of a tree. Without tokens, all are 0.
+
+    Raises:
+        LatentError: if the heads hold a cycle.
+    """
     heads = np.asarray(heads, dtype="int64")
     n = len(heads)
     if not n:

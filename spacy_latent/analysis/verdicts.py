@@ -158,4 +158,5 @@ def headline(found: list[Verdict], figures: LayerFigures) -> str:
 
 
 def trivial(found: list[Verdict]) -> bool:
+    """Return whether one of the verdicts is a warning."""
     return any(verdict.level == "warning" for verdict in found)
