@@ -196,6 +196,11 @@ def unpack(doc: Doc, component: str, text: str) -> None:
 
 
 def read(doc: Doc) -> dict[str, list[SpanStructure]]:
+    """Return the structures on a doc by component.
+
+    The list is empty if a component found no structures. A structure is left out if its tokens were
+    merged, split or cut off after it was written.
+    """
     user_data: dict[Any, Any] = doc.user_data
     keys = sorted(key for key in user_data if _is_ours(key))
     if not keys:

@@ -82,6 +82,7 @@ def _at_least(
 
 
 def no_probabilities_message(component: str) -> str:
+    """Return the error text for a threshold on structures without probabilities."""
     return (
         f"A threshold needs probabilities, and {component!r} stored none. Ask a trained pipeline "
         "for them by inspect_docs(nlp, docs) of spacy_latent.pipeline.latent_encoder, set "
@@ -90,6 +91,7 @@ def no_probabilities_message(component: str) -> str:
 
 
 def no_counters_message(component: str) -> str:
+    """Return the error text for counters that a component did not store."""
     return (
         f"No counters of {component!r} are stored. They need a scorer that counts, such as "
         'spacy-latent.CounterScorer.v1, and annotate = "probabilities" in the component\'s config.'
