@@ -53,6 +53,7 @@ def filled(config: Config) -> Config:
 
 
 def loaded(config: Config) -> Language:
+    """Load the pipeline of a config; an error names the block that causes it."""
     from spacy.util import load_model_from_config
 
     from spacy_latent.cli.config_errors import errors_with_blocks

@@ -151,6 +151,7 @@ def report(done: Done, output: Path) -> None:
 
 
 def show(done: Done) -> None:
+    """Print the numbers of texts and files over the line before, if a terminal shows it."""
     if sys.stderr.isatty():
         texts, files = number_of(done.rows, "text"), number_of(done.shards, "file")
         print(f"\r{texts}, {files}", end="", file=sys.stderr, flush=True)

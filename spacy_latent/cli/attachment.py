@@ -80,6 +80,7 @@ def main(
 
 
 def read_docs(nlp: Language, corpus: Path, gold_preproc: bool) -> list[Example]:
+    """Return a corpus as examples. If it cannot be read, print why and exit."""
     from spacy.training import Corpus
 
     from spacy_latent.cli.corpus import read_examples

@@ -221,6 +221,7 @@ def first_component(nlp: Language, kind: str) -> str:
 
 
 def save(nlp: Language, output: Path) -> None:
+    """Write the pipeline; entries of the directory stay as they are until all is written."""
     from spacy_latent.distributed.directories import replace_entries
 
     replace_entries(output, nlp.to_disk, finished_first())

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 
 def parses_to_json(found: ParseResult) -> dict[str, Any]:
+    """Return the figures of calibrated arcs, labels and trees, by the keys of the JSON."""
     from spacy_latent.analysis.calibration import entity_figures
     from spacy_latent.analysis.thresholds import apply_threshold
 
@@ -45,6 +46,7 @@ def parses_to_json(found: ParseResult) -> dict[str, Any]:
 
 
 def entities_to_json(result: EntityResult) -> dict[str, Any]:
+    """Return the figures of calibrated entities or spans, by the keys of the JSON."""
     from spacy_latent.analysis.calibration import by_length, entity_figures
     from spacy_latent.analysis.thresholds import apply_threshold
 
@@ -81,6 +83,7 @@ def entities_to_json(result: EntityResult) -> dict[str, Any]:
 
 
 def coverage_to_json(fitted: Coverage | None, further: Coverage | None) -> dict[str, Any]:
+    """Return the figures of sets on the calibration texts and, as ``test_``, on others."""
     made: dict[str, Any] = {}
     if fitted is not None:
         made["set_size"] = fitted.size
@@ -91,6 +94,7 @@ def coverage_to_json(fitted: Coverage | None, further: Coverage | None) -> dict[
 
 
 def groups_to_json(found: JudgedEntities) -> dict[str, Any]:
+    """Return the figures by label and, if predictions have lengths, by length."""
     from spacy_latent.analysis.calibration import by_label, by_length
 
     made: dict[str, Any] = {"by_label": by_label(found)}

@@ -237,6 +237,7 @@ def print_coverage(
 
 
 def print_calibration(found: Calibrated) -> None:
+    """Print the fitted values and their losses, and warn if the entities are few."""
     from spacy_latent.analysis.thresholds import ENOUGH, in_digits
 
     made, noun = found.calibration, found.after.noun
@@ -365,6 +366,7 @@ def print_left_out(texts: str, found: JudgedEntities) -> None:
 
 
 def print_error(title: str, found: JudgedEntities) -> None:
+    """Print the expected calibration error, and the error that chance alone causes."""
     from spacy_latent.analysis.calibration import error_by_chance, expected_calibration_error
 
     if not found.probabilities:

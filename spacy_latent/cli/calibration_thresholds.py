@@ -80,6 +80,7 @@ def print_promise(least: PromisedThreshold, fitted: JudgedEntities) -> None:
 def print_least(
     least: ThresholdResult, fitted: JudgedEntities, further: JudgedEntities | None
 ) -> None:
+    """Print the chosen threshold, the promise on its precision, and the number it keeps."""
     from spacy_latent.analysis.precision_bound import PromisedThreshold
     from spacy_latent.analysis.thresholds import (
         FEW,
@@ -131,6 +132,7 @@ def print_least(
 
 
 def print_thresholds(found: JudgedEntities, chosen: ThresholdResult | None) -> None:
+    """Print precision and recall at common thresholds and at the chosen one."""
     from spacy_latent.analysis.thresholds import THRESHOLDS, apply_threshold, in_digits
 
     thresholds = {in_digits(threshold): threshold for threshold in THRESHOLDS}
@@ -171,4 +173,5 @@ def print_groups(found: JudgedEntities, texts: str) -> None:
 
 
 def percent(share: float) -> str:
+    """Write a share in percent with one decimal; a dash stands for NaN."""
     return f"{100 * share:.1f} %" if math.isfinite(share) else "–"

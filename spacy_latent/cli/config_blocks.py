@@ -43,6 +43,7 @@ FASTER_SCORER: Block = {"scorer_learn_rate": 5.0}
 
 
 def named(block: Block, argument: str) -> str:
+    """Return the short registered name of an argument, or "the default" without a block."""
     part = block.get(argument)
     return short(str(part.get("@misc"))) if isinstance(part, dict) else "the default"
 
@@ -99,6 +100,7 @@ def listens_to(block: Block) -> str | None:
 
 
 def check_there(components: dict[str, Block], pipeline: list[str], name: str) -> None:
+    """Raise an error if a component is not in the config, or not in its pipeline."""
     if name not in components or name not in pipeline:
         raise LatentError(
             f"There is no component {name!r}. The pipeline has {', '.join(pipeline)}."

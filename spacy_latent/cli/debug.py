@@ -112,6 +112,7 @@ def examine(
 
 
 def has_error(diagnostics: list[Diagnostic]) -> bool:
+    """Return whether a finding is an error, which rules out a training step."""
     return any(diagnostic.level == "error" for diagnostic in diagnostics)
 
 
@@ -211,6 +212,7 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
 
 
 def without_weights(nlp: Language) -> list[str]:
+    """Return an error text for each frozen component that has no weights."""
     from spacy_latent.evaluation.mistakes import frozen_without_weights
 
     return [
@@ -224,6 +226,11 @@ def without_weights(nlp: Language) -> list[str]:
 def gradients(
     nlp: Language, examples: list[Example], steps: int
 ) -> tuple[dict[str, dict[str, float]], list[Any]]:
+    """Train some steps, and return the last norms by component and part, with findings.
+
+    Raises:
+        LatentError: if a step fails.
+    """
     from spacy_latent.cli.progress import progress
     from spacy_latent.evaluation.diagnosis import gradient_norms, judge_gradients
 
@@ -240,6 +247,7 @@ def gradients(
 
 
 def print_layers(layers: dict[str, dict[str, Any]]) -> None:
+    """Print the settings and sizes of each latent layer, under the name of its component."""
     for name, layer in layers.items():
         msg.divider(name)
         in_training, at_prediction = (
@@ -265,6 +273,7 @@ def print_layers(layers: dict[str, dict[str, Any]]) -> None:
 
 
 def print_gradients(norms: dict[str, dict[str, float]]) -> None:
+    """Print a table of the norms, with bars on a logarithmic scale."""
     rows = [
         (component, part, f"{norm:.2e}", bar(norm, parts.values()))
         for component, parts in norms.items()
@@ -284,6 +293,7 @@ def bar(norm: float, among: Any, width: int = 24) -> str:
 
 
 def print_diagnostics(diagnostics: list[Any], read: int) -> None:
+    """Print the findings. Notes alone count as no mistake."""
     msg.divider("Findings")
     show: dict[str, Any] = {"error": msg.fail, "warning": msg.warn, "note": msg.info}
     for diagnostic in diagnostics:

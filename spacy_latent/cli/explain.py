@@ -116,6 +116,7 @@ def explain_cli(
 
 
 def print_explanation(found: Explanation) -> None:
+    """Print the text with the chosen words marked, with cautions on their meaning."""
     if not len(found.doc):
         msg.divider(found.component)
         msg.text("There are no words in this text.")
@@ -241,6 +242,7 @@ def _figures(found: Sequence[Faithfulness]) -> tuple[str, str]:
 
 
 def to_json(found: Explanation) -> dict[str, Any]:
+    """Return an explanation as plain values, with the indices of the chosen words."""
     from dataclasses import asdict
 
     made: dict[str, Any] = {

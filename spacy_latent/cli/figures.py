@@ -38,6 +38,7 @@ def print_remarks(assessment: Assessment) -> None:
 
 
 def print_verdicts(assessment: Assessment) -> None:
+    """Print the headline and the verdicts of each layer."""
     from spacy_latent.analysis.verdicts import headline
 
     show = {"warning": msg.warn, "good": msg.good, "note": msg.info}

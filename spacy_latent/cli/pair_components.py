@@ -81,6 +81,7 @@ def no_pairs(name: str, component: Block) -> str | None:
 
 
 def pair_component(component: Block, layers: dict[str, Block]) -> Block:
+    """Return the block of a classifier of pairs in place of a text classifier."""
     which = TEXTCATS.index(component["factory"])
     embedder = deepcopy(dict(embedder_of(component) or EMBEDDER))
     return {

@@ -11,6 +11,7 @@ from spacy_latent.errors import number_of
 
 
 def progress(docs: Iterable[Any], stage: str, total: int, unit: str = "doc") -> Iterable[Any]:
+    """Return the docs with a progress bar, which is shown only on a terminal."""
     from tqdm import tqdm
 
     # On standard error, and only if it is a terminal.
@@ -35,5 +36,6 @@ class Stages:
     def __call__(
         self, docs: Iterable[Any], stage: str, total: int, unit: str = "doc"
     ) -> Iterable[Any]:
+        """Begin a stage, and return its docs with a progress bar."""
         self.begin(f"{stage}, {number_of(total, unit, ',')}")
         return progress(docs, stage, total, unit)

@@ -299,6 +299,7 @@ def no_classifier(name: str, component: Block, wanted: str) -> str | None:
 
 
 def rationale_component(component: Block, layers: dict[str, Block]) -> Block:
+    """Return the block of a rationale classifier in place of a text classifier."""
     from spacy.util import registry
 
     from spacy_latent.layers.compatibility import compatible_layers

@@ -231,6 +231,7 @@ def explorers_of(
 
 
 def explorer_of(place: str, name: str, alternatives: int, limits: Limits) -> Explorer:
+    """Load a pipeline for the page. Exit if it has no structures to show."""
     from spacy_latent.pipeline.inspection import choose_components, reads_pairs
     from spacy_latent.visualize.explorer import Explorer
 

@@ -100,6 +100,7 @@ def check_number_of_texts(nlp: Language, second: str | None) -> None:
 
 
 def print_json(doc: Doc, names: list[str], kinds: dict[str, str], threshold: float | None) -> None:
+    """Print the words, categories and structures of a doc as one JSON object."""
     import srsly
 
     from spacy_latent.annotations import to_json

@@ -69,6 +69,7 @@ def stats_cli(
 
 
 def print_statistics(part: LayerFigures) -> None:
+    """Print the statistics of a layer, and its agreement with controls and references."""
     from spacy_latent.analysis import structures
     from spacy_latent.analysis.verdicts import percent
 
