@@ -53,6 +53,7 @@ class ParsedOnce:
         return hash(self._same)
 
     def __call__(self, nlp: Language) -> Iterator[Example]:
+        """Yield the examples; the first call for a pipeline parses all of them."""
         from spacy.training import Example
 
         known = _parsed.setdefault(nlp, {})

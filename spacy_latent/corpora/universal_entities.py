@@ -47,6 +47,7 @@ def read_documents(text: str) -> Iterator[list[Sentence]]:
 
 
 def train_source() -> Source:
+    """Return the training set, in a copy without OTH if the data folder has one."""
     data = os.environ.get(DATA_VARIABLE)
     if data and (Path(data) / FOLDER / WITHOUT_OTHERS.name).is_file():
         return WITHOUT_OTHERS
