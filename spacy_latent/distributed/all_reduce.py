@@ -277,6 +277,7 @@ class InnerSteps:
         self.model = pipe.model
 
     def finish_update(self, sgd: Optimizer) -> None:
+        """Update the weights, and take further steps until no rank has any left."""
         self.model.finish_update(sgd)
         while True:
             own, weights = False, list[Weights]()

@@ -68,6 +68,7 @@ RECORDED = ("steps", "scores", "losses", "data", "world", "seed")
 
 
 def folder_of(output: Path) -> Path:
+    """Return the folder of all checkpoints in the output directory of a training."""
     return output / "checkpoints"
 
 

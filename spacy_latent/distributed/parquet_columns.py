@@ -139,10 +139,12 @@ class Lists:
         self.nulls: list[bool] = []
 
     def add(self, length: int | None) -> None:
+        """Begin a list with this number of values; None for a null."""
         self.lengths.append(length or 0)
         self.nulls.append(length is None)
 
     def around(self, values: Any) -> Any:
+        """Return the column as a pyarrow array, with the values of all lists in a row."""
         pa = pyarrow()
         offsets = np.zeros(len(self.lengths) + 1, dtype="int32")
         np.cumsum(self.lengths, out=offsets[1:])
@@ -161,6 +163,7 @@ class Arrays(Lists):
         self.widths: list[int] = []
 
     def append(self, array: np.ndarray | None) -> None:
+        """Append an array; None for a null."""
         if array is None:
             self.add(None)
             return
@@ -171,6 +174,7 @@ class Arrays(Lists):
             self.widths.append(array.shape[1])
 
     def build(self) -> Any:
+        """Return the column as a pyarrow array of lists, or of lists of lists for rows."""
         pa = pyarrow()
         values = np.concatenate(self.flat) if self.flat else np.empty(0)
         found = pa.array(values.astype(self.dtype, copy=False))
@@ -190,13 +194,16 @@ class Names:
         self.codes: list[int] = []
 
     def append(self, name: str) -> None:
+        """Append one string, which is stored once however often it occurs."""
         self.codes.append(self.numbers.setdefault(name, len(self.numbers)))
 
     def extend(self, names: Iterable[str]) -> None:
+        """Append the strings of a list, whose length the caller stores."""
         for name in names:
             self.append(name)
 
     def build(self) -> Any:
+        """Return the column as a pyarrow array of strings."""
         pa = pyarrow()
         return pa.array(list(self.numbers), pa.string()).take(pa.array(self.codes, pa.int32()))
 
@@ -238,6 +245,7 @@ class SpanColumns(Lists):
         self.others = [Arrays("int32"), Arrays("int32"), Arrays("float32")]
 
     def append(self, component: str, span: SpanStructure) -> None:
+        """Append a structure of a component; fields that it lacks become nulls."""
         self.names["component"].append(component)
         for name in self.NAMED:
             self.names[name].append(getattr(span, name))
@@ -282,6 +290,7 @@ class SpanColumns(Lists):
 
 
 def structs(columns: Sequence[Any], of: Any) -> Any:
+    """Return columns as a pyarrow array of structs with the fields ``of``."""
     return pyarrow().StructArray.from_arrays(list(columns), fields=list(of))
 
 
@@ -295,6 +304,7 @@ class EntityColumns(Lists):
         self.probabilities: list[float | None] = []
 
     def append(self, doc: Doc) -> None:
+        """Append the entities of a doc, with nulls for those without a confidence."""
         found = doc.ents
         self.add(len(found))
         known = confidences(doc) if found else {}
@@ -327,6 +337,12 @@ class TokenColumns:
         self.ends = self.starts + self.columns[LENGTH].astype("int32")
 
     def lists(self, known: np.ndarray, lengths: np.ndarray | None = None) -> Lists:
+        """Return lists with a value per token, or as many as given; null if not known.
+
+        Args:
+            known: ``(R,)`` bool.
+            lengths: ``(R,)``, the numbers of values.
+        """
         made = Lists()
         made.lengths = np.where(known, self.lengths if lengths is None else lengths, 0).tolist()
         made.nulls = (~known).tolist()
@@ -338,6 +354,7 @@ class TokenColumns:
         return sums[self.first + self.lengths] - sums[self.first]
 
     def any_of(self, attribute: int) -> np.ndarray:
+        """Return ``(R,)`` bool, true for rows with a token that has the attribute."""
         return self.counts(self.columns[attribute] != 0) > 0
 
     def sentences(self) -> Any:
@@ -353,6 +370,11 @@ class TokenColumns:
         return lists.around(pyarrow().array(places.astype("int32")))
 
     def texts(self, strings: Any) -> list[str]:
+        """Return the text of each row, "" for rows without a doc.
+
+        Args:
+            strings: the strings of the vocabulary.
+        """
         orths, inverse = np.unique(self.columns[ORTH], return_inverse=True)
         words = [strings[orth] for orth in orths.tolist()]
         words += [f"{word} " for word in words]

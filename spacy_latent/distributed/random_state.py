@@ -30,9 +30,11 @@ class RandomState:
 
     @classmethod
     def now(cls) -> RandomState:
+        """Return the present states of the generators."""
         return cls(random.getstate(), np.random.get_state(), torch.get_rng_state())
 
     def set(self) -> None:
+        """Set the generators of this process to these states."""
         random.setstate(self.python)
         np.random.set_state(self.numpy)
         torch.set_rng_state(self.torch)
@@ -61,6 +63,7 @@ class RandomState:
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> RandomState:
+        """Return the states from the arrays of :meth:`arrays`."""
         version, *words = (int(word) for word in arrays["python"])
         gauss = [float(value) for value in arrays["python_gauss"]]
         *keys, position, has_gauss = (int(word) for word in arrays["numpy"])

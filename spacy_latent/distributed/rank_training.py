@@ -158,6 +158,7 @@ class RankTraining:
     # ---------------------------------------------------------------- the loop
 
     def run(self) -> tuple[Language, Path | None]:
+        """Train, and return the pipeline and the path of model-last, None without an output."""
         settings = self.settings
         steps = train_while_improving(
             self.view,  # type: ignore[arg-type]

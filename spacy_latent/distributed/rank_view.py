@@ -59,6 +59,7 @@ class RankView:
 
     @property
     def pipeline(self) -> list[tuple[str, Any]]:
+        """Components whose ``finish_update`` the loop calls, the sum over the ranks first."""
         if self.idle:
             return []
         if self.ranks.alone:
@@ -78,6 +79,7 @@ class RankView:
     def update(
         self, examples: list[Example], *, losses: dict[str, float], **options: Any
     ) -> dict[str, float]:
+        """Learn from this rank's share of each part of the batch, unless ``idle``."""
         self.losses = losses
         if self.idle:
             return losses

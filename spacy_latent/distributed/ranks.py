@@ -79,10 +79,12 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
+        """True for rank 0, which prints and saves for all ranks."""
         return self.rank == 0
 
     @property
     def alone(self) -> bool:
+        """True if there is only one process, which has no process group."""
         return self.world == 1
 
     def sum(self, tensor: Tensor) -> Tensor:
@@ -171,11 +173,13 @@ class Ranks:
             ) from error
 
     def leave(self) -> None:
+        """Leave the process group, if there is one."""
         if not self.alone and dist.is_initialized():
             dist.destroy_process_group()
 
 
 def describe(error: BaseException) -> str:
+    """Return the text of an error for all ranks, with its type if it is not for users."""
     text = str(error).strip()
     return text if isinstance(error, LatentError) else f"{type(error).__name__}: {text}"
 

@@ -223,6 +223,7 @@ def _doc_of(nlp: Language, text: str | tuple[str, str] | Doc) -> Doc:
 
 
 def error_text(error: Exception) -> str:
+    """Return the type and the message of an error."""
     return f"{type(error).__name__}: {error}"
 
 

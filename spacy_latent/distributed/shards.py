@@ -139,6 +139,11 @@ def shards_of_lines(lines: Iterable[str], rows: int) -> Iterator[Shard]:
 
 
 def form_of(path: Path) -> str:
+    """Return the format of a file by its ending, such as "jsonl".
+
+    Raises:
+        LatentError: if the ending is not known.
+    """
     if path.suffix.lower() not in FORMS:
         raise LatentError(f"{path} has no known ending. Give {ACCEPTED}.")
     return FORMS[path.suffix.lower()]

@@ -56,6 +56,7 @@ class Cell:
 
     @property
     def name(self) -> str:
+        """Settings and seed as JSON, which identifies the cell in the journal."""
         return json.dumps([self.settings, self.seed], sort_keys=True)
 
 
@@ -297,6 +298,7 @@ def write_table(rows: Sequence[Mapping[str, Any]], study: Path) -> tuple[Path, P
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the rows of :func:`table` as a table in Markdown, without the speed."""
     settings = list(rows[0]["settings"])
     names = list(dict.fromkeys(name for row in rows for name in row["scores"]))
     names = [name for name in names if name != "speed"]

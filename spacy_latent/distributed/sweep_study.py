@@ -83,6 +83,7 @@ def _is_of_journal(line: bytes) -> bool:
 
 
 def import_optuna() -> Any:
+    """Return the module ``optuna``, or raise an error that says how to install it."""
     try:
         import optuna
         import optuna.storages.journal
@@ -136,6 +137,7 @@ def close(study: Study, trial: FrozenTrial, state: Any, values: list[float] | No
 
 
 def note(study: Study, trial: FrozenTrial, name: str, value: Any) -> None:
+    """Store an attribute of a trial, unless the trial has been closed."""
     with suppress(CLOSED):
         study._storage.set_trial_user_attr(trial._trial_id, name, value)
 

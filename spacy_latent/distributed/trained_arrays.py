@@ -66,10 +66,12 @@ class TorchWeights:
 
     @property
     def values(self) -> Tensor:
+        """Tensor that shares memory with the weights."""
         return self.parameter.data
 
     @property
     def gradient(self) -> Tensor | None:
+        """Tensor that shares memory with the gradient, or None."""
         return self.parameter.grad
 
     @gradient.setter
@@ -135,6 +137,7 @@ def buffers_of(models: list[tuple[str, Model]]) -> list[Tensor]:
 
 
 def models_of(nlp: Language, frozen: Collection[str]) -> list[tuple[str, Model]]:
+    """Return the name and the model of each component that is trained."""
     return [(name, pipe.model) for name, pipe in trained_components(nlp, frozen)]
 
 
@@ -149,6 +152,7 @@ def checksum(nlp: Language, frozen: Collection[str]) -> int:
 
 
 def labels_of(nlp: Language) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the name and the labels of each component, no labels if it has none."""
     for name, pipe in nlp.pipeline:
         yield name, tuple(getattr(pipe, "labels", ()))
 

@@ -15,12 +15,14 @@ SECONDS = 0.5
 
 
 def watch(parent: int) -> None:
+    """End this process once ``parent`` is no longer its parent."""
     while os.getppid() == parent:
         time.sleep(SECONDS)
     os._exit(1)
 
 
 def main() -> None:
+    """Run a command of spaCy; the first argument is the id of the parent process."""
     parent = int(sys.argv.pop(1))
     # The training continues on systems on which a child cannot detect the end of its parent.
     if os.name == "posix":
