@@ -28,7 +28,8 @@ class Attention(Estimator):
             )
 
     @abstractmethod
-    def probabilities(self, structure: OneOfN, scores: Tensor, lengths: Tensor) -> Tensor: ...
+    def probabilities(self, structure: OneOfN, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Return weights ``(B, n)`` that sum to 1 over each item; differentiable."""
 
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool

@@ -181,10 +181,12 @@ class Estimator(Staged, ABC):
 
     @property
     def hard_at_prediction(self) -> bool:
+        """True if ``Draw.z`` is 0/1 at prediction; by default as in training."""
         return self.hard
 
     @property
     def solves(self) -> bool:
+        """True if it asks for SparseMAP, which takes scores of parts alone."""
         return False
 
     def needed(self) -> frozenset[str]:

@@ -34,6 +34,7 @@ class ControlVariate(nn.Module, ABC):
 
     @property
     def name(self) -> str:
+        """Name of the class, for messages."""
         return type(self).__name__
 
     def for_width(self: Self, width: int) -> Self:

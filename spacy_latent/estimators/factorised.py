@@ -18,6 +18,7 @@ Factorised = OneOfN | RowChoices | Bits
 
 
 def is_factorised(structure: Structure) -> TypeGuard[Factorised]:
+    """Return whether the parts are independent choices, as bits without a budget are."""
     if isinstance(structure, Bits):
         return structure.budget is None
     return isinstance(structure, (OneOfN, RowChoices))
@@ -67,4 +68,5 @@ class FactorisedEstimator(Estimator):
         super().check(structure)
 
     def samples(self, structure: Factorised, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Return K samples ``(K, B, *parts)``, 0/1, without a gradient."""
         return structure.sample(scores.detach(), lengths, self.num_samples)

@@ -47,6 +47,7 @@ def draw_noise(noise: Noise, like: Tensor, scale: float, k: int = 10) -> Tensor:
 
 
 def check_noise(name: str, noise: str, scale: float, num_samples: int, k: int) -> None:
+    """Raise an error for an unknown law, a scale of 0 or less, or a count below 1."""
     check_one_of(name, NOISES, noise=noise)
     check_positive(name, scale=scale)
     check_whole(name, num_samples=num_samples, k=k)

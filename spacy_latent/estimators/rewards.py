@@ -29,6 +29,7 @@ class Reward(ABC):
 
     @property
     def name(self) -> str:
+        """Name of the class, for messages."""
         return type(self).__name__
 
     def __repr__(self) -> str:

@@ -126,6 +126,7 @@ class ScoreFunction(Estimator, nn.Module):
 
 
 def check_control_variate(name: str, variate: ControlVariate | None, num_samples: int) -> None:
+    """Raise an error unless it is None, or a control variate with enough samples."""
     if variate is None:
         return
     if not isinstance(variate, ControlVariate):

@@ -18,6 +18,7 @@ BACKWARDS = get_args(Backward)
 
 
 def needed_by_backward(backward: str) -> frozenset[str]:
+    """Return the operations that a structure needs for this kind of gradient."""
     return frozenset({"map", "marginals"}) if backward == "marginals" else frozenset({"map"})
 
 
