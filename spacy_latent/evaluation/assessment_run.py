@@ -146,6 +146,7 @@ class AssessmentRun:
     # ---------------------------------------------------------------- the task
 
     def task(self) -> TaskFigures:
+        """Return the measures with their intervals, and all scores of the pipeline."""
         figures = TaskFigures(unknown_labels=unknown_labels(self.nlp, self.examples))
         for measure in self.measures:
             found = task.interval(measure.value, self.counts[measure.name], self.seed)
@@ -160,6 +161,10 @@ class AssessmentRun:
         return figures
 
     def entity_figures(self) -> dict[str, EntityFigures]:
+        """Return the calibration of entities, spans and arcs by component.
+
+        Trees and labelled arcs of a parser have names of their own, such as "parser: trees".
+        """
         judged = {name: judged_entities(self.examples, name) for name in self.finders}
         for name in self.span_finders:
             pipe: Any = self.nlp.get_pipe(name)
@@ -183,6 +188,7 @@ class AssessmentRun:
         return {name: noun for name, noun in sought.items() if name not in judged}
 
     def text_scores(self) -> list[float]:
+        """Return the first measure of each text, NaN if there is no measure."""
         if not self.measures:
             return [math.nan] * len(self.examples)
         first = self.measures[0]
@@ -328,6 +334,14 @@ class AssessmentRun:
         substituted: Substituted,
         compared: Mapping[str, tuple[Language, list[Example]]],
     ) -> LayerFigures:
+        """Return the figures of a latent layer of a component.
+
+        Args:
+            key: the name that its structures are stored under.
+            node: its Thinc model.
+            substituted: results of the task under other structures of this component.
+            compared: further pipelines by name, with their predictions on the same texts.
+        """
         from spacy_latent.models.inspection import latent_module
 
         layer = latent_module(node).latent

@@ -138,6 +138,11 @@ class Category:
 
     @classmethod
     def found(cls, pipe: TextCategorizer, name: str, doc: Doc, label: str | None) -> Category:
+        """Return the prediction of a label, or of the most probable one for None.
+
+        Raises:
+            LatentError: if the component does not have the label.
+        """
         labels = list(pipe.labels)
         if not labels:
             raise LatentError(f"{name!r} has no labels: it is not trained.")
@@ -158,6 +163,7 @@ class Category:
         return ops.to_numpy(probabilities)[:, list(self.pipe.labels).index(self.label)]
 
     def of_text(self, doc: Doc, kept: np.ndarray) -> float:
+        """Return the probability of the label on a text of the kept words."""
         return doc.cats[self.label]
 
 
@@ -176,6 +182,16 @@ class Entity:
     def found(
         cls, pipe: Any, name: str, doc: Doc, before: Doc, label: str | None, entity: int
     ) -> Entity:
+        """Return the entity of this number, from 0, among the entities of the label.
+
+        Args:
+            before: the doc before the component, whose entities cannot be explained.
+            label: None for the entities of all labels.
+
+        Raises:
+            LatentError: if the component does not have the label.
+            NoSuchEntity: if there is no such entity, or it was on the doc before.
+        """
         known = list(pipe.labels)
         if label is not None and label not in known:
             raise LatentError(f"{name!r} has no label {label!r}. Its labels: {', '.join(known)}.")
@@ -202,11 +218,13 @@ class Entity:
         return cls(pipe, doc, span.start, span.end, span.label_)
 
     def of_copies(self, doc: Doc, count: int) -> np.ndarray:
+        """Return its probability ``(count,)`` on copies of a doc, read at once."""
         docs = [_copy(doc) for _ in range(count)]
         self.pipe.set_annotations(docs, self.pipe.predict(docs))
         return np.array([self._of(each, *self.place) for each in docs])
 
     def of_text(self, doc: Doc, kept: np.ndarray) -> float:
+        """Return its probability on a text of the kept words, 0 without its own words."""
         start, end = self.place
         if not kept[start:end].all():
             return 0.0

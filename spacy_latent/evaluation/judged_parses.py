@@ -48,6 +48,12 @@ class JudgedArcs(NamedTuple):
 
     @classmethod
     def of(cls, example: Example, parse: ArcProbabilities, names: Any, text: int) -> JudgedArcs:
+        """Return the arcs of one text that the reference has heads for.
+
+        Args:
+            names: labels by their numbers in the parse.
+            text: number of the text.
+        """
         heads, gold = gold_arcs(example)
         known = np.flatnonzero(heads >= 0)
         right, roots = parse.heads[known] == heads[known], parse.heads[known] == known
@@ -84,6 +90,7 @@ class JudgedParses:
     labels_of_trees: np.ndarray
 
     def judged(self, noun: str, said: np.ndarray, right: np.ndarray) -> JudgedEntities:
+        """Return the arcs with given probabilities and judgements, ``(A,)`` each."""
         return JudgedEntities(
             said.tolist(),
             right.tolist(),

@@ -35,6 +35,7 @@ Known = Mapping[int, Sequence["Uncertainty"]]
 
 
 def spans_of(examples: Sequence[Example], key: str) -> Spans:
+    """Return the structures under a name, by number of the text."""
     read = ((d, example.predicted._.latent.get(key)) for d, example in enumerate(examples))
     return {d: annotation.spans for d, annotation in read if annotation is not None}
 
@@ -129,6 +130,7 @@ def controls(
 
 
 def flat_share(spans: Spans) -> float:
+    """Return the share of tokens that are roots or depend on one; NaN for short texts."""
     near = total = 0
     for found in spans.values():
         for span in found:
@@ -160,6 +162,7 @@ def like_controls(
 
 
 def by_length(kind: Kind, words: dict[int, list[str]], spans: Spans) -> tuple[float, int]:
+    """Return the share of tokens that the length determines, and the number examined."""
     sentences, numbers = [], []
     for d, found in spans.items():
         for span in found:

@@ -84,6 +84,7 @@ class FittedTemperature(Fitted):
 
     @property
     def kept(self) -> bool:
+        """True if the fitted temperature is used; otherwise it is 1."""
         return self.temperature != 1
 
 
@@ -105,6 +106,7 @@ class FittedMap(Fitted):
 
     @property
     def kept(self) -> bool:
+        """True if the fitted map is used; otherwise it changes nothing."""
         return (self.slope, self.shift) != (1.0, 0.0)
 
 

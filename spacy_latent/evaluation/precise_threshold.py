@@ -167,4 +167,5 @@ def _point_estimate(found: JudgedEntities, precision: float, few: bool) -> Thres
 
 
 def is_number(value: object) -> bool:
+    """Return whether a value is a real number and no boolean."""
     return isinstance(value, Real) and not isinstance(value, bool)
