@@ -188,4 +188,5 @@ def drops(module: nn.Module) -> bool:
 
 
 def check_output_width(name: str, output_width: int | None) -> None:
+    """Raise an error unless the width is a whole number above 0, or None."""
     check_whole(name, or_null=True, output_width=output_width)

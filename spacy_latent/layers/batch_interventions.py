@@ -36,6 +36,7 @@ class BatchInterventions:
 
     @property
     def of_parts(self) -> bool:
+        """True if a part of some item is forbidden or forced."""
         return any(self.forbidden) or any(self.forced)
 
 

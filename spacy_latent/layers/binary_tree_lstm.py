@@ -370,5 +370,6 @@ def build_binary_tree_lstm_v1(
 
 
 def check_output(name: str, output: str) -> None:
+    """Raise an error unless ``output`` is "constituents" or "root"."""
     if output not in ("constituents", "root"):
         raise LatentError(f"{name}: output is {output!r}; expected 'constituents' or 'root'.")

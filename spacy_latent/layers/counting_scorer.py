@@ -130,6 +130,7 @@ def _cube(values: Tensor) -> Tensor:
 
 
 def with_noise(values: Tensor, deviation: float) -> Tensor:
+    """Return the values with Gaussian noise, the same for a seed on every device."""
     if not deviation:
         return values
     # Drawn by the CPU's generator, on whatever device the model is.

@@ -29,6 +29,7 @@ class EncodedScorer(PartScorer):
         self.width = width if self.encoder is None else int(self.encoder.output_width)  # type: ignore[arg-type]
 
     def encode(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        """Return what the scorer reads, ``(B, n, width)``."""
         return vectors if self.encoder is None else self.encoder(vectors, lengths)
 
 
@@ -48,8 +49,10 @@ def perceptron(width: int, hidden_width: int | None, outputs: int) -> nn.Module:
 
 
 def check_hidden_width(name: str, hidden_width: int | None) -> None:
+    """Raise an error unless the width is a whole number above 0, or None."""
     check_whole(name, or_null=True, hidden_width=hidden_width)
 
 
 def check_num_tags(name: str, num_tags: int) -> None:
+    """Raise an error unless the number of tags is a whole number above 0."""
     check_whole(name, num_tags=num_tags)

@@ -77,10 +77,12 @@ class GumbelTreeLstm(nn.Module):
 
     @property
     def present_structure(self) -> Structure:
+        """Structure of every update, since there are no stages."""
         return self.structure
 
     @property
     def present_estimator(self) -> Estimator:
+        """Estimator of every update, since there are no stages."""
         return self.estimator
 
     def given(self, docs: Sequence[Doc], spans: list[list[tuple[int, ...]]]) -> Given | None:

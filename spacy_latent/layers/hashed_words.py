@@ -36,6 +36,7 @@ class HashedWordDecoder(WordDecoder):
         self.attr = attr
 
     def make_output(self, width: int) -> nn.Linear:
+        """Return a layer with random weights and a bias of 0."""
         output = nn.Linear(width, self.size)
         nn.init.zeros_(output.bias)
         return output
@@ -72,5 +73,6 @@ def log_frequencies(words: Iterable[Tensor], size: int) -> Tensor:
 
 
 def check_size(name: str, size: int) -> None:
+    """Raise an error for a table with fewer than two rows."""
     if size < 2:
         raise LatentError(f"{name}: size is {size}; expected at least 2.")

@@ -84,10 +84,12 @@ class LatentLayer(nn.Module):
 
     @property
     def present_structure(self) -> Structure:
+        """Structure of the stage at ``update``; the last one at prediction."""
         return self.structure.at(self.update)
 
     @property
     def present_estimator(self) -> Estimator:
+        """Estimator of the stage at ``update``; the last one at prediction."""
         return self.estimator.at(self.update)
 
     def forward(
@@ -194,6 +196,7 @@ class LatentLayer(nn.Module):
         return draw, torch.where(here, (2 * z - 1).to(scores), scores)
 
     def draw(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Draw:
+        """Draw from the scores with the present estimator, and check the result."""
         estimator = self.present_estimator
         draw = estimator(structure, scores, lengths, self.training)
         # Not len(), which torch.export would treat as a constant.

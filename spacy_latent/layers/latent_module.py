@@ -52,16 +52,24 @@ class LatentModule(Protocol):
     update: int | None
 
     @property
-    def scorer(self) -> nn.Module: ...
+    def scorer(self) -> nn.Module:
+        """Module whose scores decide on the structure."""
+        ...
 
     @property
-    def composer(self) -> Composer: ...
+    def composer(self) -> Composer:
+        """Composer of vectors from a structure."""
+        ...
 
     @property
-    def present_structure(self) -> Structure: ...
+    def present_structure(self) -> Structure:
+        """Structure of the present stage of training, or of prediction."""
+        ...
 
     @property
-    def present_estimator(self) -> Estimator: ...
+    def present_estimator(self) -> Estimator:
+        """Estimator of the present stage of training, or of prediction."""
+        ...
 
     def given(self, docs: Sequence[Doc], spans: list[list[tuple[int, ...]]]) -> Given | None:
         """Return structures of these spans that are not drawn: see :meth:`Estimator.given`."""

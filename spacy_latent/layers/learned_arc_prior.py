@@ -41,4 +41,5 @@ class LearnedArcPrior(Prior):
 
 
 def build_learned_arc_prior_v1() -> PriorBuilder:
+    """Build a prior for structures of arcs. It has no settings."""
     return partial(LearnedArcPrior)

@@ -47,4 +47,5 @@ class PositionPrior(Prior):
 
 
 def build_position_prior_v1() -> PriorBuilder:
+    """Build a prior for structures of pairs of words. It has no settings."""
     return partial(PositionPrior)

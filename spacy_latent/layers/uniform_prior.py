@@ -22,4 +22,5 @@ class UniformPrior(Prior):
 
 
 def build_uniform_prior_v1() -> PriorBuilder:
+    """Build a prior for any structure. It has no settings."""
     return partial(UniformPrior)
