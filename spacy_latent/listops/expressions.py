@@ -271,6 +271,7 @@ def is_expression(tokens: Sequence[str]) -> bool:
 
 
 def write(path: Path, expressions: Iterable[Sequence[str]]) -> None:
+    """Write a line with value and tokens for each expression, in a new folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf8") as out:
         for tokens in expressions:

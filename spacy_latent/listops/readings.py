@@ -73,6 +73,11 @@ class Corpus:
 
     @classmethod
     def read(cls, path: Path) -> Corpus:
+        """Read a corpus, and make its gold trees.
+
+        Raises:
+            LatentError: if the file does not exist or is empty.
+        """
         if not path.exists():
             raise LatentError(
                 f"ListOps corpus {path} does not exist. Make it with 'spacy latent generate "
@@ -122,6 +127,10 @@ class Run:
     stage: str
 
     def reading(self) -> Reading:
+        """Predict all expressions, and count the right trees and values.
+
+        A pipeline without structures has counts of values alone.
+        """
         some = self._predict("a look", SOME)
         latent = latent_components(self.nlp)
         if not latent and not any(doc._.latent for doc in some):
@@ -286,6 +295,8 @@ def _binary_controls(
 
 @dataclass
 class MeasuredControl:
+    """Trees of a control, and their agreement with the gold trees."""
+
     trees: list[Any]
     counts: Counts
 

@@ -163,6 +163,7 @@ def _of_trees(name: str) -> str:
 
 
 def shown(share: float) -> str:
+    """Write a share in percent without the sign; a dash stands for NaN."""
     return f"{100 * share:.1f}" if math.isfinite(share) else "–"
 
 

@@ -52,6 +52,8 @@ def infix_tags(tokens: Sequence[str]) -> list[str]:
 
 
 class Task(str, Enum):
+    """Meaning of the tags: numbers of arguments, or operators in infix notation."""
+
     arguments = "arguments"
     infix = "infix"
 
