@@ -21,6 +21,7 @@ class AllWords:
         return True
 
     def __call__(self, docs: Sequence[Doc]) -> list[np.ndarray]:
+        """Return a mask of the tokens of each doc, ``(n,)`` bool, all true."""
         return [np.ones(len(doc), dtype=bool) for doc in docs]
 
 
@@ -44,6 +45,7 @@ class ContentWords:
         return None
 
     def __call__(self, docs: Sequence[Doc]) -> list[np.ndarray]:
+        """Return a mask of the tokens that may be chosen in each doc, ``(n,)`` bool."""
         return [self._of(doc) for doc in docs]
 
     def _of(self, doc: Doc) -> np.ndarray:

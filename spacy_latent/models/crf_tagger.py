@@ -109,6 +109,7 @@ def build_table() -> Model:
 
 
 def no_forward(model: Model, X: Any, is_train: bool) -> Any:
+    """Raise an error: the node is never run, and holds a parameter."""
     raise NotImplementedError("This node only holds the transitions of the tagger.")
 
 
@@ -121,6 +122,7 @@ def set_refs(model: Model) -> Model:
 
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
+    """Set each width from the layer before, and the transitions to 0 if the tags are known."""
     tok2vec, *hidden, output, table = model.layers
     docs = with_tokens(X)
     initialize_embedder(tok2vec, docs)
@@ -214,6 +216,7 @@ def _of_one_doc(backprop: Callable[[Any], Any], gradients: list[Any]) -> list[An
 
 
 def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
+    """Return :class:`TagScores` of all docs, and a backprop that takes their gradients."""
     tok2vec, *hidden, output, table = model.layers
     arrays, backprop_tok2vec = token_vectors(tok2vec, docs, is_train)
     backprops: list[Callable[[Any], Any]] = []

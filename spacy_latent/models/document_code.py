@@ -160,6 +160,7 @@ def build_code_module(
     estimator: Estimator,
     evidence: EvidenceBound | None,
 ) -> TextModule:
+    """Build the module for embedders of this width, with one vector for each text."""
     own = estimator.each(lambda stage: stage.for_width(width))
     # All tokens of a text have the same vector.
     return TextModule(layer(width, structure, own), ("first",), 1, 0.0, evidence)

@@ -168,6 +168,7 @@ def check_prior(prior: PriorBuilder, structure: Structure) -> None:
 
 
 def check_bound(structure: Structure, estimator: Estimator) -> None:
+    """Raise an error if a structure or an estimator has no bound on evidence."""
     if estimator.criterion != "expected_loss":
         raise IncompatiblePair(
             NAME,

@@ -55,6 +55,7 @@ class HiddenStructureModule(nn.Module):
 
     @property
     def output_width(self) -> int:
+        """Number of classes."""
         return self.latent.composer.output_width
 
     def forward(
@@ -204,6 +205,7 @@ def build_module(
 
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
+    """Build the module once the width of the embedder and the number of classes are known."""
     tok2vec, texts, _ = model.layers
     width = initialize_embedder(tok2vec, X)
     if Y is not None:

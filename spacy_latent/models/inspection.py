@@ -93,6 +93,7 @@ class KeptVectors:
         return self._kept.get(key)
 
     def put(self, key: tuple[int, int], vectors: list[Any]) -> None:
+        """Keep the vectors of a batch, unless they exceed the memory that is left."""
         size = sum(rows.nbytes for rows in vectors)
         if size <= self._free_bytes:
             self._free_bytes -= size

@@ -165,6 +165,7 @@ def shares_of(model: Model) -> Shares | None:
 
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
+    """Build the module once the width of the embedder and the number of labels are known."""
     tok2vec, trees = model.layers
     width = initialize_embedder(tok2vec, X)
     if width is not None and model.has_dim("nO"):
@@ -219,6 +220,11 @@ def run_on_rows(
 
 @recorded
 def forward_trees(model: Model, inputs: tuple[list[Floats2d], Compute], is_train: bool) -> Any:
+    """Return predictions, or in training the loss with its parts, and a backprop.
+
+    Args:
+        inputs: rows of each doc, and what the module computes from all rows.
+    """
     arrays, compute = inputs
     shim: Any = model.shims[0]
     ops: Any = model.ops
@@ -237,4 +243,5 @@ def forward_trees(model: Model, inputs: tuple[list[Floats2d], Compute], is_train
 
 
 def refuse_backprop() -> Any:
+    """Raise an error: predictions have no gradient."""
     raise LatentError("The labelled parser cannot backpropagate from a prediction.")

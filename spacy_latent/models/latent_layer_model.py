@@ -84,6 +84,7 @@ class SpanModule(nn.Module):
 
     @property
     def output_width(self) -> int:
+        """Width of the projection, or of the composer without a projection."""
         if self.projection is None:
             return self.latent.composer.output_width
         return self.projection.out_features
@@ -195,6 +196,11 @@ def check_needs_no_loss(estimator: Estimator) -> None:
 def build_module(
     input_width: Width, *, settings: LayerSettings, width: int | None, residual: bool
 ) -> SpanModule:
+    """Build the module for the width of the embedder.
+
+    Args:
+        width: width of the projection; None for a projection only if the composer's width differs.
+    """
     latent, total_width = settings.build(input_width), total(input_width)
     return span_module(latent, total_width, width, residual, settings.entropy_weight)
 

@@ -147,10 +147,12 @@ class LatentShim(PyTorchShim):
 
     @property
     def is_built(self) -> bool:
+        """True if there is a module, because its input width is known."""
         return self._model is not None
 
     @property
     def module(self) -> Any:
+        """Torch module. An error is raised before it is built."""
         if self._model is None:
             raise LatentError(
                 "The latent layer has no weights yet because its input width is not known. Call "
@@ -170,6 +172,7 @@ class LatentShim(PyTorchShim):
 
     @property
     def temperature(self) -> float:
+        """Divisor of the scores in the present update."""
         return self.cfg["temperature"]
 
     def build(self, width: Width) -> None:
@@ -181,6 +184,7 @@ class LatentShim(PyTorchShim):
 
     @property
     def device(self) -> torch.device:
+        """Device of the module, or torch's default if it has no parameters."""
         parameter = next(self.module.parameters(), None)
         return get_torch_default_device() if parameter is None else parameter.device
 
@@ -258,6 +262,7 @@ class LatentShim(PyTorchShim):
             objective(self.module).backward()
 
     def finish_update(self, optimizer: Optimizer) -> None:
+        """Update the weights and advance the schedules, if the module is built."""
         if self.is_built:
             with torch.inference_mode(False), torch.no_grad():
                 self._finish_update(optimizer)
@@ -296,6 +301,11 @@ class LatentShim(PyTorchShim):
 
     @contextlib.contextmanager
     def use_params(self, params: Any) -> Iterator[None]:
+        """Replace the weights by these averages inside the context.
+
+        Args:
+            params: arrays by id of the shim and name of the parameter.
+        """
         backup = {}
         if self.is_built:
             for name, parameter in self.module.named_parameters():
@@ -311,6 +321,7 @@ class LatentShim(PyTorchShim):
                 parameter.data = data
 
     def copy(self) -> "LatentShim":
+        """Return a copy with an id of its own."""
         copied = copy.deepcopy(self)
         copied.take_new_id()
         return copied
@@ -330,6 +341,7 @@ class LatentShim(PyTorchShim):
             self.id = Shim.global_id
 
     def to_device(self, device_type: str, device_id: int) -> None:
+        """Move the module to "cpu", or to the "gpu" of this number."""
         if device_type not in ("cpu", "gpu"):
             raise LatentError(f"The device is {device_type!r}; expected 'cpu' or 'gpu'.")
         device = torch.device("cpu") if device_type == "cpu" else torch.device("cuda", device_id)
@@ -338,12 +350,18 @@ class LatentShim(PyTorchShim):
         self._grad_scaler.to_(device)
 
     def to_bytes(self) -> bytes:
+        """Return the settings and the weights, as plain arrays, as bytes."""
         state = {}
         if self.is_built:
             state = {k: v.cpu().numpy() for k, v in self.module.state_dict().items()}
         return srsly.msgpack_dumps({"config": self.cfg, "state": state})
 
     def from_bytes(self, data: bytes) -> "LatentShim":
+        """Load settings and weights, and build the module for their width.
+
+        Raises:
+            LatentError: if the weights do not fit the config.
+        """
         message = srsly.msgpack_loads(data)
         width = message["config"]["width"]
         check_stored_width(width, message["state"])

@@ -141,6 +141,7 @@ def build_latent_text_classifier_v1(
 
 
 def used_poolings(name: str, **pooling: bool) -> tuple[str, ...]:
+    """Return the reductions that are on, or raise an error if none is."""
     used = tuple(kind for kind, on in pooling.items() if on)
     if not used:
         settings = " or ".join(f"use_reduce_{kind}" for kind in pooling)
@@ -179,6 +180,7 @@ def set_refs(model: Model) -> Model:
 
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
+    """Build the module for the width of the embedder, and the output for the classes of ``Y``."""
     tok2vec, texts, _ = model.layers
     initialize_over(tok2vec, texts, X)
     return init_output(model, Y)

@@ -150,6 +150,7 @@ def set_refs(model: Model) -> Model:
 
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
+    """Build the layer for the width of the embedder, and take its output width over."""
     tok2vec, latent = model.layers
     initialize_over(tok2vec, latent, X)
     if latent.has_dim("nO"):
@@ -158,6 +159,7 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
 
 
 def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
+    """Return vectors of tokens; at prediction, also store structures under ``stored_as``."""
     batch, backprop = run(model, docs, is_train)
     name = model.attrs.get("stored_as")
     if name and not is_train:

@@ -104,6 +104,7 @@ class LatentListener(Tok2VecListener):
             raise LatentError(no_such_component(self.component, self.upstream_name, there, names))
 
     def clear(self) -> None:
+        """Forget the vectors and the backprop of the last batch."""
         self._batch_id = None
         self._outputs = None
         self._backprop = None
@@ -170,12 +171,20 @@ def _another(listener: Any) -> Model:
 
 
 def init(model: LatentListener, X: Any = None, Y: Any = None) -> None:
+    """Check that the encoder of this name exists, if it is known; there are no weights."""
     # Components that know the pipeline check all names, unless all of these are frozen.
     model.refuse_unknown_upstream()
     model.attrs["trained"] = False
 
 
 def forward(model: LatentListener, docs: Sequence[Doc], is_train: bool) -> Any:
+    """Return the encoder's vectors of the same batch in training, otherwise those on the docs.
+
+    Docs without vectors get zeros at prediction, with a warning after training.
+
+    Raises:
+        LatentError: if vectors are missing in training.
+    """
     if is_train and model._batch_id is not None:
         model.verify_inputs(docs)
         model.attrs["trained"] = True

@@ -33,10 +33,12 @@ def once_each(layer: Model[Ragged, Ragged]) -> Model[Ragged, Ragged]:
 
 
 def init(model: Model, X: Any = None, Y: Any = None) -> None:
+    """Initialize the embedding layer."""
     model.layers[0].initialize(X=X, Y=Y)
 
 
 def forward(model: Model, rows: Ragged, is_train: bool) -> tuple[Ragged, Callable]:
+    """Embed each different row once, or every row if dropout differs between equal rows."""
     layer, array = model.layers[0], rows.dataXd
     drops = is_train and any(node.attrs.get("dropout_rate") for node in layer.walk())
     if drops or not isinstance(array, np.ndarray) or not len(array):

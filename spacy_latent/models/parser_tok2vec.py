@@ -58,4 +58,5 @@ def build_parser_tok2vec_v1(
 def build_module(
     input_width: int, *, parser: ParserBuilder, width: int | None, residual: bool
 ) -> SpanModule:
+    """Build the parser for the width of the embedder, and a projection if needed."""
     return span_module(parser(input_width), input_width, width, residual)

@@ -162,6 +162,7 @@ def check_choice(structure: Structure, estimator: Estimator, choice: RationaleSe
 
 
 def check_structure(structure: Structure, transition_cost: float) -> None:
+    """Raise an error for structures that choose no words, or lack costly transitions."""
     if structure.parts not in READABLE:
         raise IncompatiblePair(
             NAME,
@@ -181,6 +182,7 @@ def check_structure(structure: Structure, transition_cost: float) -> None:
 
 
 def check_targets(structure: Structure, choice: RationaleSettings) -> None:
+    """Raise an error for shares outside of 0 to 1, or without the marginals they need."""
     for name, share in (("rate", choice.rate), ("transitions", choice.transitions)):
         if share is not None and not 0 < share < 1:
             raise LatentError(
@@ -217,6 +219,7 @@ def build_rationale_module(
 
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
+    """Build the module for both embedders, and check that the reader sees no context."""
     embedders, texts, _ = model.layers
     docs = with_tokens(X)
     refuse_no_vectors(embedders, docs or [])
@@ -272,6 +275,7 @@ def build_embedders(
 
 
 def embed_both(model: Model, docs: list[Doc], is_train: bool) -> tuple[list[Floats2d], Any]:
+    """Return the features of the selector and of the reader, then 1 if a word may be chosen."""
     ops: Any = model.ops
     selector, backprop_selector = token_vectors(model.layers[0], docs, is_train)
     reader, backprop_reader = token_vectors(model.layers[1], docs, is_train)

@@ -25,11 +25,13 @@ class ReleasedCandidates(Staged):
 
     @property
     def name(self) -> str:
+        """Name of the function or class of the candidates, for messages."""
         plain = type(self.candidates).__repr__ is object.__repr__
         shown = type(self.candidates).__name__ if plain else repr(self.candidates)
         return getattr(self.candidates, "__qualname__", shown)
 
     def __call__(self, docs: Sequence[Doc]) -> list[np.ndarray]:
+        """Return a mask of the words that may be chosen at prediction."""
         return self.candidates(docs)
 
     def covers(self, other: "ReleasedCandidates") -> bool | None:

@@ -34,6 +34,7 @@ class ScheduledValue:
                 raise LatentError(f"The {setting}'s schedule is empty: give at least one value.")
 
     def at(self, update: int) -> float:
+        """Return the value at this update, from 0; after the end of a schedule, its last."""
         while len(self._drawn) <= update and self._source is not None:
             try:
                 self._drawn.append(self._checked(next(self._source)))
@@ -42,6 +43,7 @@ class ScheduledValue:
         return self._drawn[min(update, len(self._drawn) - 1)] if self._drawn else 1.0
 
     def allows(self, value: float) -> bool:
+        """Return whether a value is finite and at least 0."""
         return 0 <= value < float("inf")
 
     def _checked(self, value: float) -> float:
@@ -65,4 +67,5 @@ class Temperature(ScheduledValue):
         super().__init__(values, "temperature")
 
     def allows(self, value: float) -> bool:
+        """Return whether a value is finite and above 0."""
         return 0 < value < float("inf")

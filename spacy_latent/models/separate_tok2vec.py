@@ -48,6 +48,7 @@ def build_separate_tok2vec_v1(
 
 
 def init(model: Model, X: Any = None, Y: Any = None) -> None:
+    """Initialize both embedders; the width is the sum of their widths."""
     docs = with_tokens(X)
     for layer in model.layers:
         layer.initialize(X=docs)
@@ -57,6 +58,7 @@ def init(model: Model, X: Any = None, Y: Any = None) -> None:
 
 
 def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> tuple[list[Floats2d], Callable]:
+    """Return the vectors for the composer, followed by the vectors for the scorer."""
     composer, scorer = model.layers
     ops: Any = model.ops
     composed, backprop_composer = token_vectors(composer, docs, is_train)

@@ -154,12 +154,15 @@ class PairSpans(_BoundedSpans):
 
 
 def build_sentence_spans_v1(max_length: int = 128) -> SpanGetter:
+    """Build a span getter for sentences."""
     return SentenceSpans(max_length)
 
 
 def build_doc_spans_v1(max_length: int = 128) -> SpanGetter:
+    """Build a span getter for whole docs, split if they are long."""
     return DocSpans(max_length)
 
 
 def build_pair_spans_v1(first: str = "a", second: str = "b", max_length: int = 512) -> SpanGetter:
+    """Build a span getter for docs of two texts."""
     return PairSpans(first, second, max_length)

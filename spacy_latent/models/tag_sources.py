@@ -98,6 +98,12 @@ class TagSources:
 
     @classmethod
     def empty(cls, sources: int, labels: int) -> TagSources:
+        """Return counts of 0.
+
+        Args:
+            sources: number S of sources.
+            labels: number L of labels.
+        """
         return cls(np.zeros((sources, labels + 1, labels + 1)), np.zeros((sources, 5, 4)))
 
     def with_labels(self, count: int) -> TagSources:
@@ -149,6 +155,7 @@ class TagSources:
             own += more
 
     def reliability(self, sources: Sequence[str], labels: Sequence[str]) -> list[SourceReliability]:
+        """Return a record for each source and label, with NaN for shares of nothing."""
         found = []
         for number, source in enumerate(sources):
             counts = self.labels[number]

@@ -45,6 +45,13 @@ class TextBatch:
         words: Tensor | None,
         only_ends: bool,
     ) -> TextBatch:
+        """Return the batch, with all places sent to the device in one transfer.
+
+        Args:
+            rows: ``(N, d)``, of which only the number and the device are read.
+            docs, texts: the rows of each doc and of each text.
+            only_ends: whether only the first and the last word of a text are read.
+        """
         bounds = torch.tensor(texts, dtype=torch.int64).view(-1, 2)
         first, doc = first_spans(groups, len(docs))
         known = [bounds, _places(docs, len(rows)), first, *doc]

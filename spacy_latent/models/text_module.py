@@ -94,6 +94,7 @@ class TextModule(nn.Module):
 
     @property
     def output_width(self) -> int:
+        """Width of the vector of a doc."""
         return self.pooled_width
 
     def forward(
@@ -397,5 +398,6 @@ def build_text_module(
     evidence: AlignedWords | None = None,
     module: type[TextModule] = TextModule,
 ) -> TextModule:
+    """Build a module with its own latent layer for the width of the embedder."""
     latent = settings.build(input_width)
     return module(latent, pooling, texts, settings.entropy_weight, evidence)

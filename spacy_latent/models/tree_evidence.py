@@ -80,6 +80,7 @@ class Shares:
 
     @staticmethod
     def at(update: int, settings: WordObjective) -> Shares:
+        """Return the weights at this update, from 0."""
         labelled = settings.labelled_weight.at(update)
         unlabelled = settings.unlabelled_weight.at(update)
         if isinstance(settings, EvidenceBound):

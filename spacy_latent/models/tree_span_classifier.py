@@ -108,10 +108,12 @@ def build_pairs(hidden_width: int) -> Model:
 
 
 def no_forward(model: Model, X: Any, is_train: bool) -> Any:
+    """Raise an error: the node is never run, and holds parameters."""
     raise NotImplementedError("This node only holds weights of the span classifier.")
 
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
+    """Set the width of the embedder, and make the weights of the classes if these are known."""
     tok2vec, ends, pairs = model.layers
     width: Any = initialize_embedder(tok2vec, X)
     if width is not None and not ends.has_dim("nI"):
@@ -159,6 +161,7 @@ def set_classes(model: Model, classes: int) -> None:
 
 @recorded
 def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
+    """Return :class:`SpanScores` of all docs, and a backprop that takes their gradients."""
     tok2vec, ends, pairs = model.layers
     arrays, backprop_tok2vec = token_vectors(tok2vec, docs, is_train)
     sizes = [len(array) for array in arrays]
