@@ -75,12 +75,14 @@ class EvidenceSurvey:
 
     @classmethod
     def of(cls, examples: Iterable[Example], settings: EvidenceSettings) -> EvidenceSurvey:
+        """Count the annotation of the references of these examples."""
         made = cls(settings)
         for example in examples:
             made.add(example.reference)
         return made
 
     def add(self, doc: Doc) -> None:
+        """Count the annotation of one more reference."""
         self.texts += 1
         tags: Any = doc.to_array(["ENT_IOB", "ENT_TYPE"])
         entity = tags[:, 1] != 0

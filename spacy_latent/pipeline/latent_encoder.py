@@ -155,13 +155,20 @@ class LatentEncoder(TrainedComponent):
 
     @property
     def listeners(self) -> list[Tok2VecListener]:
+        """Listeners of all components."""
         return [listener for found in self.listener_map.values() for listener in found]
 
     @property
     def listening_components(self) -> list[str]:
+        """Names of the components that have listeners."""
         return list(self.listener_map)
 
     def add_listener(self, listener: Tok2VecListener, component_name: str) -> None:
+        """Connect a listener of a component, if it is not connected yet.
+
+        Raises:
+            LatentError: if it expects vectors of another width.
+        """
         width = self.model.maybe_get_dim("nO")
         if width is not None and listener.get_dim("nO") != width:
             raise LatentError(
@@ -173,6 +180,7 @@ class LatentEncoder(TrainedComponent):
             found.append(listener)
 
     def remove_listener(self, listener: Tok2VecListener, component_name: str) -> bool:
+        """Disconnect a listener, and return whether it was connected."""
         found = self.listener_map.get(component_name, [])
         if listener not in found:
             return False

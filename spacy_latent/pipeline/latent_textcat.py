@@ -557,4 +557,5 @@ def quoted(example: Example) -> str:
 
 
 def is_number(value: object) -> bool:
+    """Return whether a value is a finite real number or a boolean."""
     return isinstance(value, Real) and bool(np.isfinite(float(value)))

@@ -53,6 +53,7 @@ class ConfidenceMap:
     shifts: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, object]:
+        """Return the fields as ``cfg`` stores them."""
         return asdict(self)
 
     @classmethod
@@ -208,6 +209,7 @@ class CalibratedComponent(Generic[Map]):
         self.cfg["calibration"] = made
 
     def check_learnt(self) -> None:
+        """Raise an error if the stored calibration is not valid."""
         if self.cfg.get("calibration") is not None:
             self._checked(self.cfg["calibration"])
 

@@ -35,6 +35,7 @@ def unreached_stages(model: Model, max_steps: int) -> Iterator[str]:
 
 
 def latent_shims(model: Model) -> list[Any]:
+    """Return the shims of all latent modules in a model."""
     from spacy_latent.models.latent_shim import LatentShim
 
     return [s for node in model.walk() for s in node.shims if isinstance(s, LatentShim)]

@@ -23,6 +23,7 @@ class WhitespaceTokenizer(DummyTokenizer):
         self.vocab = vocab
 
     def __call__(self, text: str) -> Doc:
+        """Return a doc of the words, with a single space after each."""
         words = text.split()
         spaces = [True] * len(words)
         if words and not text[-1:].isspace():
@@ -40,4 +41,5 @@ def _make_tokenizer(nlp: Language) -> WhitespaceTokenizer:
 
 
 def build_whitespace_tokenizer_v1() -> Callable[[Language], WhitespaceTokenizer]:
+    """Build a tokenizer for text that is tokenised already."""
     return _make_tokenizer
