@@ -120,6 +120,7 @@ def find_supports(
 
 
 def check_options(name: str, max_iter: int, tolerance: float) -> None:
+    """Raise an error for ``max_iter`` below 1, or a ``tolerance`` of 0 or less."""
     if not is_whole(max_iter, 1) or not tolerance > 0:
         raise InvalidScores(
             f"{name}.sparsemap: max_iter is {max_iter} and tolerance {tolerance}; "

@@ -347,6 +347,7 @@ class StructureContract(Staged, ABC):
         return own, bring(scores), fetch(lengths)
 
     def raise_infeasible(self, items: list[int]) -> None:
+        """Raise the error for items of a batch without a structure."""
         raise InfeasibleError(self.name, items)
 
 

@@ -69,7 +69,8 @@ class ScoredStructure(Protocol):
     """Methods that a structure must have, see :class:`spacy_latent.structures.base.Structure`."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the structure, for messages."""
 
     def _kernel_input(self, scores: Tensor) -> Tensor: ...
 

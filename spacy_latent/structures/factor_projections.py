@@ -14,6 +14,8 @@ from spacy_latent.structures.faces import Faces
 
 
 class Infeasible(Exception):
+    """Error for items of a batch whose factors have no point in common."""
+
     def __init__(self, items: list[int]) -> None:
         super().__init__(items)
         self.items = items

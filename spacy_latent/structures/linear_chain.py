@@ -147,6 +147,7 @@ class LinearChain(ChainOfTags):
 
 
 def check_tags(name: str, gold: np.ndarray, length: int, num_tags: int | None) -> None:
+    """Raise an error unless these are ``length`` tags from 0 to ``num_tags`` − 1."""
     tags = np.asarray(gold)
     if num_tags is None:
         raise InvalidScores(f"{name}.encode: give num_tags, the number of tags there are.")

@@ -76,7 +76,8 @@ class LogicFactor(ABC):
     """Set of 0/1 vectors over some parts, given by their numbers in the graph."""
 
     @abstractmethod
-    def encode(self) -> Encoded: ...
+    def encode(self) -> Encoded:
+        """Return the factor as numbers for the kernels, and check its parts."""
 
     def _encode(
         self, kind: int, limit: float, parts: Iterable[int], negated: Iterable[int]

@@ -155,6 +155,7 @@ class _Group:
 
 
 def log_odds(probabilities: Tensor) -> Tensor:
+    """Return the log-odds of probabilities, finite for 0 and 1 as well."""
     return probabilities.clamp(SMALLEST, 1 - SMALLEST).logit()
 
 

@@ -237,10 +237,13 @@ class StepScores(KnownScores, MergePolicy):
 
 
 def greedy(log_p: Tensor) -> Tensor:
+    """Choose the most probable merge for each row of ``(R, places)``."""
     return log_p.argmax(1)
 
 
 def at_random(generator: torch.Generator | None) -> Choice:
+    """Return a choice that draws merges by their probabilities, in float64 on the CPU."""
+
     def choose(log_p: Tensor) -> Tensor:
         uniform = torch.rand(len(log_p), 1, dtype=torch.float64, device="cpu", **source(generator))
         cumulative = log_p.double().exp().cumsum(1)

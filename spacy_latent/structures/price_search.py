@@ -157,6 +157,7 @@ def _find_prices(
 
 
 def less(scores: np.ndarray, prices: np.ndarray) -> np.ndarray:
+    """Return scores ``(n+1, n+1)`` with the arcs from each word reduced by its price ``(n,)``."""
     left = scores.copy()
     left[1:] -= prices[:, None]
     return left

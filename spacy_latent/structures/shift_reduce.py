@@ -191,6 +191,7 @@ class Stacks:
         return more & ~reduces, reduces
 
     def move(self, shifts: Tensor, reduces: Tensor) -> None:
+        """Shift and reduce in the parsers of these masks, ``(R,)`` bool each."""
         kept = self.starts.gather(1, self.size[:, None])
         new = torch.where(shifts[:, None], self.shifted[:, None], kept)
         self.starts.scatter_(1, self.size[:, None], new)
@@ -198,6 +199,7 @@ class Stacks:
         self.shifted = self.shifted + shifts.long()
 
     def select(self, rows: Tensor) -> None:
+        """Replace the parsers by the parsers of these rows, which may repeat."""
         self.lengths, self.starts = self.lengths[rows], self.starts[rows]
         self.size, self.shifted = self.size[rows], self.shifted[rows]
 
@@ -226,6 +228,7 @@ class SpanScores(KnownScores, Policy):
 
 
 def greedy(logits: Tensor) -> Tensor:
+    """Choose to reduce if its log-odds ``(R,)`` are above 0."""
     return logits > 0
 
 

@@ -244,6 +244,7 @@ def _check(name: str, structure: Structure, regularizer: str, gamma: float) -> N
 
 
 def check_regularizer(name: str, regularizer: str, gamma: float) -> None:
+    """Raise an error for an unknown regularizer, or for γ of 0 or less."""
     check_one_of(name, get_args(Regularizer), error=InvalidScores, regularizer=regularizer)
     if not isinstance(gamma, (int, float)) or not gamma > 0:
         raise InvalidScores(f"{name}: gamma is {gamma!r}; expected a positive number.")

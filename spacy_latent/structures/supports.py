@@ -135,6 +135,7 @@ def asking_kernel(
 
 
 def solution_of(scores: Tensor, solve: Callable[[Tensor], Supports]) -> SparseSolution:
+    """Return the solution that a solver finds, with its gradient for the scores."""
     refuse_tangents("sparsemap", scores)
     state: list[Any] = []
     mean, weights, gap = _Solution.apply(scores, solve, state)
