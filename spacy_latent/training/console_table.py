@@ -37,12 +37,14 @@ class WidenedTable:
         self._cells = ["-" if value is None else f"{value:.2f}" for value in values]
 
     def write(self, text: str) -> int:
+        """Write the complete lines with their cells, and hold back the rest."""
         *lines, self._line = (self._line + text).split("\n")
         for line in lines:
             self.stream.write(self._widened(line) + "\n")
         return len(text)
 
     def flush(self) -> None:
+        """Write the line that was held back, without cells."""
         if self._line:
             self.stream.write(self._line)
             self._line = ""
