@@ -43,6 +43,7 @@ class DrawnCell:
 
     @property
     def faint(self) -> bool:
+        """True if the pair is not part of the best structure."""
         return not self.chosen
 
 

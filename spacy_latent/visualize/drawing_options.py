@@ -132,6 +132,7 @@ class DrawingOptions:
 
     @property
     def rtl(self) -> bool:
+        """True if words are written from right to left."""
         return self.direction == "rtl"
 
     def x(self, value: float, across: float) -> float:

@@ -42,6 +42,7 @@ def tag(element: str, /, *children: object, **attributes: object) -> Markup:
 
 
 def join(*children: object) -> Markup:
+    """Join children into markup. Text is escaped, lists are flattened, None is left out."""
     made = []
     for child in children:
         if isinstance(child, (list, tuple)):

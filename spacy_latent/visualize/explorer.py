@@ -81,6 +81,7 @@ class Prediction:
         ]
 
     def structures(self) -> list[PredictedStructure]:
+        """Return the structures of all layers, one for each span."""
         return [
             PredictedStructure(self, key, span, self.pipeline.uneditable.get(key, ""))
             for key, annotation in self.doc._.latent.items()
@@ -88,6 +89,7 @@ class Prediction:
         ]
 
     def to_json(self) -> dict[str, object]:
+        """Return what the page shows of the prediction, as plain values."""
         return {
             "tokens": len(self.doc),
             "cats": self.cats,
@@ -124,6 +126,7 @@ class PredictedStructure:
         return self.key, self.span.start
 
     def view(self, alternatives: int = 0) -> StructureView:
+        """Return the structure to draw, with marks that scripts of the page find."""
         options = DrawingOptions(marked=True, alternatives=alternatives).of(
             settings_of(self.seen.doc)
         )
@@ -224,6 +227,7 @@ class PredictedStructure:
         return words + others
 
     def to_json(self) -> dict[str, object]:
+        """Return drawings, parts and possible edits, as plain values."""
         return {
             "key": self.key,
             "start": self.span.start,
@@ -252,6 +256,7 @@ class PredictedPart:
     chosen: bool
 
     def to_json(self) -> dict[str, object]:
+        """Return the part with its description in words, as plain values."""
         return {
             "part": list(self.part),
             "told": self.description,

@@ -51,6 +51,7 @@ class Film:
 
     @property
     def text(self) -> str:
+        """Text of the last frame, "" without frames."""
         return self.frames[-1].doc.text if self.frames else ""
 
     def drawings(self) -> list[str]:

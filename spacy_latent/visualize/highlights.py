@@ -56,6 +56,7 @@ class Highlight:
 
     @property
     def weak(self) -> bool:
+        """True if the words are underlined with dashes."""
         return self.faint or self.left_out
 
 

@@ -43,12 +43,14 @@ def table(header: Sequence[str | Sequence[str]], rows: Sequence[Markup]) -> Mark
 
 
 def share_text(value: float) -> str:
+    """Write a share in percent; a dash stands for NaN."""
     return percent(value) if math.isfinite(value) else "–"
 
 
 def bar_row(
     label: str, share: float, low: float = math.nan, high: float = math.nan, other: bool = False
 ) -> Markup:
+    """Return a row of a table with a share and its bar, with an interval if it is finite."""
     return tag(
         "tr",
         tag("td", label),
@@ -59,6 +61,7 @@ def bar_row(
 
 
 def layer_section(name: str, part: LayerFigures) -> Markup:
+    """Return the section on a layer: use, controls, statistics, reference, others."""
     spans = number_of(part.spans, "span", ",")
     return tag(
         "section",

@@ -52,15 +52,24 @@ class Part(Protocol):
     """Drawn part of a structure: an arc, a bracket or similar."""
 
     @property
-    def label(self) -> str: ...
+    def label(self) -> str:
+        """Text at the part, such as its probability; "" for none."""
+
     @property
-    def probability(self) -> float: ...
+    def probability(self) -> float:
+        """Probability, by which lines are wider and stronger; 1 if it is unknown."""
+
     @property
-    def faint(self) -> bool: ...
+    def faint(self) -> bool:
+        """True if the part is probable, but not in the best structure."""
+
     @property
-    def set_apart(self) -> bool: ...
+    def set_apart(self) -> bool:
+        """True if the structure that is drawn for comparison lacks the part."""
+
     @property
-    def shared(self) -> bool: ...
+    def shared(self) -> bool:
+        """True if the drawing next to it has the same part."""
 
 
 def signs_of(name: str, parts: Iterable[Part], below: Iterable[Part] = ()) -> frozenset[str]:

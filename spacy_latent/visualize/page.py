@@ -183,6 +183,7 @@ def deliver(markup: str, jupyter: bool | None) -> str:
 
 
 def in_notebook(jupyter: bool | None) -> bool:
+    """Return ``jupyter``; for None, whether the code runs in a notebook."""
     return bool(jupyter or (jupyter is None and is_in_jupyter()))
 
 

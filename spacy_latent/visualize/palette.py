@@ -37,6 +37,7 @@ def light(name: str) -> str:
 
 
 def variables(dark: bool) -> str:
+    """Return CSS that sets the colours for a dark or a light background."""
     return ";".join(f"--sl-{name}:{pair[dark]}" for name, pair in COLORS.items())
 
 
@@ -82,4 +83,5 @@ def tinted(color: str, alpha: float) -> str:
 
 
 def category_color(index: int) -> str:
+    """Return the colour of the category of this number; colours repeat."""
     return CATEGORIES[index % len(CATEGORIES)]

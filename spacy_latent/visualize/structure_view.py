@@ -62,19 +62,23 @@ class StructureView:
 
     @property
     def annotation(self) -> LatentAnnotation:
+        """Structure as an annotation of its doc, for functions of the kind."""
         return LatentAnnotation(self.doc, self.component, [self.span])
 
     @property
     def words(self) -> list[str]:
+        """Texts of the tokens of the span."""
         return [token.text for token in self.doc[self.span.start : self.span.end]]
 
     @property
     def spaced_words(self) -> list[tuple[str, str]]:
+        """Texts of the tokens of the span, each with the white space after it."""
         tokens = self.doc[self.span.start : self.span.end]
         return [(token.text, token.whitespace_) for token in tokens]
 
     @property
     def known(self) -> bool:
+        """True if the probabilities of parts are stored."""
         return self.span.probabilities is not None
 
     @property
@@ -95,6 +99,7 @@ class StructureView:
 
     @property
     def title(self) -> str:
+        """Title for screen readers: structure, component, and the first words."""
         words = [shortened(word) for word in self.words]
         more = " …" if len(words) > TITLE_WORDS else ""
         return f"{self.span.structure} of {self.component}: {' '.join(words[:TITLE_WORDS])}{more}"
@@ -183,8 +188,10 @@ class StructureView:
         return {part for part, _ in self.structure(0)}
 
     def label(self, probability: float) -> str:
+        """Write a probability, "" if none are stored or shown."""
         return f"{probability:.2f}" if self.known and self.options.probabilities else ""
 
     def tag_name(self, number: int) -> str:
+        """Return the label of a number, or the number if it has no label."""
         labels = self.span.labels
         return labels[number] if labels and 0 <= number < len(labels) else str(number)
