@@ -45,6 +45,7 @@ class BatchChecks(StructureChecks):
         return able
 
     def check_padding_is_never_read(self) -> None:
+        """Check that values of entries that are no part change no result."""
         blank = self.scores(offset=51, fill=0.0)
         for name, function in self.deterministic().items():
             expected = function(blank, self.lengths)
@@ -176,6 +177,7 @@ class BatchChecks(StructureChecks):
             self.report.same(name, given, found, expected, 1e-2)
 
     def check_errors(self) -> None:
+        """Check the errors for wrong scores, lengths and shapes, and their item."""
         listing, report = self.listing, self.report
         operations = dict(self.deterministic())
         if "sample" in self.structure.tractable:

@@ -64,6 +64,7 @@ class EstimatorChecks:
     def draw(
         self, case: Case, scores: Tensor, is_train: bool, seed: int = 0, what: str = ""
     ) -> Draw:
+        """Return the draw of a fresh estimator for a case, the same for a seed."""
         return self._drawn_from(self.fresh(), case, scores, is_train, seed, what)
 
     def _drawn_from(self, estimator: Estimator, case: Case, scores: Tensor, *how: Any) -> Draw:
@@ -80,6 +81,12 @@ class EstimatorChecks:
         seed: int = 0,
         what: str = "",
     ) -> Draw:
+        """Return the draw of an estimator, the same for a seed, and check its shapes.
+
+        Args:
+            seed: added to the seed of the checks.
+            what: description of the scores for messages.
+        """
         when = "training" if is_train else "prediction"
         with seeded(self.seed + seed), self.report.works(structure.name, what or when):
             draw = estimator(structure, scores, lengths, is_train)
@@ -111,6 +118,7 @@ class EstimatorChecks:
             return torch.autograd.grad(total, scores, allow_unused=True)[0]
 
     def finite_slopes(self, where: str, total: Tensor, scores: Tensor) -> Tensor | None:
+        """Return the gradient as :meth:`slopes` does, and check that it is finite."""
         found = self.slopes(where, total, scores)
         finite = found is None or found.isfinite().all()
         self.report.holds("gradients", finite, f"{where}: not finite: {written(found)}.")
@@ -138,12 +146,14 @@ class DrawChecks(EstimatorChecks):
     """Checks of the structures and weights that an estimator gives."""
 
     def check_draws(self) -> None:
+        """Check shapes, weights and values of draws in training and at prediction."""
         for case in self.taken():
             for is_train in (True, False):
                 draw = self.draw(case, case.scores(), is_train)
                 self.shapes(case, draw, "training" if is_train else "prediction")
 
     def shapes(self, case: Case, draw: Draw, when: str) -> None:
+        """Check that shapes agree, weights sum to 1, and ``z`` is in [0, 1] and 0 off parts."""
         report, z = self.report, draw.z.detach()
         batch = len(case.lengths)
         where = f"{case.name}, {when}"
@@ -187,6 +197,7 @@ class DrawChecks(EstimatorChecks):
                 self.members(case, self.draw(case, case.scores(), is_train), is_train)
 
     def members(self, case: Case, draw: Draw, is_train: bool, given: str = "") -> None:
+        """Check that all drawn structures except padding are members of the set."""
         for z, present in zip(draw.z.detach(), draw.present):
             member = case.structure.contains(z, case.lengths) | ~present
             wrong = (~member).nonzero().flatten().tolist()
@@ -251,6 +262,7 @@ class DrawChecks(EstimatorChecks):
                 self.draws_have_the_probability(case)
 
     def weights_are_learned(self, case: Case) -> None:
+        """Check that weights have gradients, and structures are hard and differ."""
         scores = case.scores(0.1).requires_grad_()
         draw = self.draw(case, scores, True)
         z, where = draw.z.detach(), case.name
@@ -268,6 +280,7 @@ class DrawChecks(EstimatorChecks):
         )
 
     def draws_have_the_probability(self, case: Case) -> None:
+        """Check that mean weights are probabilities up to chance."""
         scores, length, z, log_probs = self.every_structure(case, "posterior")
         count = min(self.num_draws, MOST_LISTED_DRAWS)
         copies, lengths = repeat(scores, count), repeat(length, count)
@@ -289,6 +302,7 @@ class DrawChecks(EstimatorChecks):
         )
 
     def check_forbidden_parts(self) -> None:
+        """Check that parts with a score of −inf are 0 in all structures."""
         for case in self.taken():
             if not case.structure.linear:
                 # There a score is of a decision, and the part may come about without one.
@@ -304,6 +318,7 @@ class DrawChecks(EstimatorChecks):
                 )
 
     def check_precision(self) -> None:
+        """Check that results have the dtype of the scores, 16 to 64 bits."""
         for case in self.taken():
             for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
                 scores = case.scores().to(dtype)

@@ -17,10 +17,12 @@ class MemberChecks(StructureChecks):
     """Checks of single structures: the best ones, membership and annotations."""
 
     def check_map(self) -> None:
+        """Check that ``map`` returns a member with the best score."""
         for given, scores in self.cases():
             self.best(given, scores.requires_grad_())
 
     def best(self, given: str, scores: Tensor) -> None:
+        """Check ``map`` for these scores. Its score is compared if the set is linear."""
         z = self._call("map", scores, self.lengths, given=given)
         if z is None:
             return
@@ -33,10 +35,12 @@ class MemberChecks(StructureChecks):
             self.report.same("map", there, own[0], totals.max(), 1e-12)
 
     def check_top_k(self) -> None:
+        """Check that ``top_k`` returns the best members in order, each once."""
         for given, scores in self.cases():
             self.several_best(given, scores)
 
     def several_best(self, given: str, scores: Tensor) -> None:
+        """Check ``top_k`` for these scores, for k up to more than there are."""
         listing = self.listing
         # If scores belong to decisions, k is large enough for all structures. If the best
         # structures are exact, k is small.
@@ -118,6 +122,7 @@ class MemberChecks(StructureChecks):
                 self.report.same("top_k", there, own[1:], expected, 1e-12, tolerance)
 
     def check_contains(self) -> None:
+        """Check ``contains`` for members, and for changed, halved or random arrays."""
         listing = self.listing
         parts = self.parts()
         zeros = torch.zeros(len(listing), *listing.shape, dtype=torch.float64)
@@ -155,6 +160,7 @@ class MemberChecks(StructureChecks):
                 )
 
     def check_encode_and_decode(self) -> None:
+        """Check that ``encode`` reverses ``decode``, with padding or not."""
         listing, structure = self.listing, self.structure
         for b, length in enumerate(listing.sizes):
             members = listing.members[b][:50]

@@ -18,6 +18,7 @@ class SampleChecks(StructureChecks):
     """Checks of samples, of their traces and of scores with noise."""
 
     def check_samples(self) -> None:
+        """Check that samples have the distribution, and follow the generator."""
         structure, count = self.structure, self.num_samples
         for given, scores in (
             ("scores of scale 1", self.scores(offset=21)),
@@ -115,6 +116,7 @@ class SampleChecks(StructureChecks):
             self.mean_score("sample_trace", given, found.log_probs, leaf, count)
 
     def check_reparameterize(self) -> None:
+        """Check that ``z`` has the distribution, and is best under the noise."""
         count = 500
         scores = self.scores(offset=31)
         repeated, sizes = self.copies(scores, count)
@@ -220,6 +222,7 @@ class SampleChecks(StructureChecks):
     def mean_score(
         self, operation: str, given: str, log_probs: Tensor, leaf: Tensor, count: int
     ) -> None:
+        """Check that the mean gradient of ``count`` log-probabilities per item is 0."""
         (slopes,) = torch.autograd.grad(log_probs.sum(), leaf)
         slopes = slopes.view(count, -1, *leaf.shape[1:])
         bound = STANDARD_ERRORS * slopes.std(0) / count**0.5 + 1e-9

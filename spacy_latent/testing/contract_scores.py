@@ -39,9 +39,11 @@ class StructureChecks:
         self.lengths = self.listing.lengths
 
     def generator(self, offset: int = 0) -> torch.Generator:
+        """Return a generator on the CPU, seeded by the checks and the offset."""
         return torch.Generator().manual_seed(self.seed + offset)
 
     def random(self, offset: int, *shape: int) -> Tensor:
+        """Return standard normal numbers, float64."""
         return torch.randn(*shape, generator=self.generator(offset), dtype=torch.float64)
 
     def parts(self) -> Tensor:
@@ -70,11 +72,13 @@ class StructureChecks:
         return scores.masked_fill(~parts, fill)
 
     def cases(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield scores of each scale, and scores with forbidden parts, with a name."""
         for i, scale in enumerate(self.scales):
             yield f"scores of scale {scale:g}", self.scores(scale, offset=100 * i)
         yield "with -inf at some parts", self.scores(forbids=True, offset=1000)
 
     def two_cases(self, offset: int) -> tuple[tuple[str, Tensor], ...]:
+        """Return scores of scale 1 and scores with forbidden parts, with names."""
         return (
             ("scores of scale 1", self.scores(offset=offset)),
             ("with -inf at some parts", self.scores(forbids=True, offset=1000)),
@@ -85,6 +89,7 @@ class StructureChecks:
         return repeat(scores, count).requires_grad_(), repeat(self.lengths, count)
 
     def promises(self, operation: str) -> bool:
+        """Return whether the structure must have an operation."""
         structure = self.structure
         if operation in ("map", "top_k"):
             return structure.has_map
@@ -153,6 +158,7 @@ class StructureChecks:
         )
 
     def frequencies(self, operation: str, given: str, drawn: Tensor, scores: Tensor) -> None:
+        """Check that draws ``(K, B, *shape)`` have the frequencies of the scores."""
         numbers = self.members(operation, given, drawn, scores)
         for b, number in enumerate(numbers):
             totals = self.listing.totals(scores, b)

@@ -14,6 +14,7 @@ class SparsemapChecks(StructureChecks):
     """Checks of SparseMAP."""
 
     def check_sparsemap(self) -> None:
+        """Check that SparseMAP's mean is optimal, and its gradient right."""
         for given, scores in self.cases():
             if not self.average(given, scores):
                 return
@@ -36,6 +37,7 @@ class SparsemapChecks(StructureChecks):
         return True
 
     def mixture(self, given: str, solution: SparseSolution, scores: Tensor) -> None:
+        """Check that weights are sorted and average the atoms to the mean."""
         weights, atoms = solution.weights, solution.atoms
         report, tolerance = self.report, 1e-7
         ones = torch.ones_like(weights[0])
@@ -58,6 +60,7 @@ class SparsemapChecks(StructureChecks):
             )
 
     def of_the_list(self, given: str, solution: SparseSolution) -> None:
+        """Check that all atoms with a weight are members."""
         for b in range(len(self.listing)):
             there = solution.weights[:, b] > 0
             number = self.listing.find(b, solution.atoms[there, b])
@@ -104,6 +107,7 @@ class SparsemapChecks(StructureChecks):
             )
 
     def gradient_of_sparsemap(self) -> None:
+        """Check gradients with differences, and through the weights."""
         scores = self.scores(0.7, forbids=True, offset=3000, fill=0.0)
         free = self.parts() & scores.isfinite()
         leaf = scores[free].requires_grad_()

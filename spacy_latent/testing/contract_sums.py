@@ -23,20 +23,25 @@ class SumChecks(StructureChecks):
     """Checks of sums over structures and of their gradients."""
 
     def check_log_partition(self) -> None:
+        """Check ``log_partition`` with the list, and its two derivatives."""
         self.sums("log_partition")
         self.gradient_is_marginals()
 
     def check_marginals(self) -> None:
+        """Check ``marginals`` and their gradient with the list."""
         self.sums("marginals")
 
     def check_entropy(self) -> None:
+        """Check ``entropy`` and its gradient with the list."""
         self.sums("entropy")
 
     def sums(self, operation: str) -> None:
+        """Check an operation and its gradient with the list, for all cases."""
         for given, scores in self.cases():
             self.sum(operation, given, scores)
 
     def sum(self, operation: str, given: str, scores: Tensor) -> None:
+        """Check an operation and its gradient with the list, for these scores."""
         listing = self.listing
         leaf, other = scores.clone().requires_grad_(), scores.clone().requires_grad_()
         found = self._call(operation, leaf, self.lengths, given=given)
@@ -57,6 +62,7 @@ class SumChecks(StructureChecks):
         self.same_gradients(operation, given, torch.cat(values), leaf, torch.cat(listed), other)
 
     def gradient_is_marginals(self) -> None:
+        """Check that the gradient of ``log_partition`` is ``marginals``."""
         leaf = self.scores(forbids=True, offset=1000).requires_grad_()
         marginals = self._call("marginals", leaf.detach(), self.lengths)
         if marginals is None:
@@ -116,6 +122,7 @@ class SumChecks(StructureChecks):
             self.report.agrees_with_differences(operation, "", of, leaf, 1e-4, 1e-5)
 
     def check_log_prob(self) -> None:
+        """Check ``log_prob`` of every member, and its gradient."""
         listing = self.listing
         most = max(len(z) for z in listing.members)
         for given, scores in self.cases():
@@ -175,6 +182,7 @@ class SumChecks(StructureChecks):
             )
 
     def check_cross_entropy_and_kl(self) -> None:
+        """Check both with the list, with gradients and infinite values."""
         listing = self.listing
         p, q = self.scores(offset=11), self.scores(offset=12)
         for operation in ("cross_entropy", "kl"):
@@ -209,6 +217,7 @@ class SumChecks(StructureChecks):
             self.infinite_between(operation, given, q)
 
     def infinite_between(self, operation: str, p: Tensor, q: Tensor) -> None:
+        """Check that a value is +inf only if q forbids a member that p allows."""
         leaf = p.clone().requires_grad_()
         found = self._call(operation, leaf, q, self.lengths)
         for b in range(len(self.listing)):
@@ -228,6 +237,7 @@ class SumChecks(StructureChecks):
         )
 
     def check_log_count(self) -> None:
+        """Check that ``log_count`` counts the members that are not forbidden."""
         for given, scores in self.cases():
             found = self._call("log_count", scores, self.lengths, given=given)
             if found is None:
@@ -284,6 +294,12 @@ class SumChecks(StructureChecks):
     def of_fewest(
         self, given: str, b: int, masked: Tensor, scores: Tensor, size: float, found: list[Tensor]
     ) -> None:
+        """Check results for an item with the members that have the fewest masked parts.
+
+        Args:
+            size: minus the score of a masked part.
+            found: log-partition, marginals, entropy and KL that the structure gives for the item.
+        """
         least, kept, totals = self.fewest(b, masked, scores)
         p = totals.softmax(0)
         logs = torch.where(kept, totals.log_softmax(0), 0.0)
@@ -301,6 +317,7 @@ class SumChecks(StructureChecks):
             self.report.same(operation, there, one, own, 1e-12, 1e-6)
 
     def samples_of_fewest(self, given: str, masked: Tensor, scores: Tensor, asked: Tensor) -> None:
+        """Check that samples have the fewest masked parts, and ``log_prob`` agrees."""
         drawn = self._call("sample", asked, self.lengths, 20, self.generator(3), given=given)
         if drawn is None:
             return
@@ -315,6 +332,7 @@ class SumChecks(StructureChecks):
             self.report.same("log_prob", there, log_p[:, b], expected, 1e-12, 1e-6)
 
     def check_smoothed(self) -> None:
+        """Check smoothed sums: entropic ones exactly, quadratic ones with a bound."""
         structure = self.structure
         if "smoothed" not in structure.tractable:
             return

@@ -73,9 +73,11 @@ class Case:
 
     @property
     def name(self) -> str:
+        """Name of the structure, for messages."""
         return self.structure.name
 
     def parts(self) -> Tensor:
+        """Return a mask of the entries that are parts, ``(B, *shape)`` bool."""
         like = torch.zeros(len(self.lengths), *self.problem.shape)
         return self.structure.part_mask(like, self.lengths).expand_as(like)
 

@@ -97,9 +97,11 @@ class Listing:
         return len(self.sizes)
 
     def item(self, b: int) -> str:
+        """Return the description of item b, for messages."""
         return f"item {b} (length {self.sizes[b]})"
 
     def own(self, scores: Tensor, b: int) -> Tensor:
+        """Return the entries of item b in scores ``(B, *shape)``, without padding."""
         return scores[b][self.windows[b]]
 
     def inside(self) -> Tensor:

@@ -36,6 +36,7 @@ class Check:
     run: Callable[[], None]
 
     def __call__(self) -> None:
+        """Run the check."""
         self.run()
 
     def __str__(self) -> str:
@@ -90,6 +91,7 @@ class Report:
         self.of = of
 
     def fail(self, operation: str, what: str) -> None:
+        """Raise AssertionError that names the checked object and the operation."""
         raise AssertionError(f"{self.of}: {operation}: {what}")
 
     def same(
@@ -128,12 +130,14 @@ class Report:
             self.fail(operation, f"{what}: given {written(found)}, expected {written(expected)}.")
 
     def holds(self, operation: str, condition: bool | Tensor, what: str) -> None:
+        """Fail with this text unless the condition is true."""
         if not bool(condition):
             self.fail(operation, what)
 
     def has_shape(
         self, operation: str, given: str, found: Tensor, expected: tuple[int, ...]
     ) -> None:
+        """Fail unless a tensor has the expected shape."""
         shape = tuple(found.shape)
         self.holds(
             operation, shape == expected, f"{given}: given shape {shape}, expected {expected}."
