@@ -16,6 +16,7 @@ class InvalidScores(LatentError):
 
 
 def not_finite_message(name: str, items: list[int]) -> str:
+    """Return the error text for items whose scores hold NaN or +inf."""
     return (
         f"{name}: the scores of item(s) {items[:10]} of the batch hold NaN or +inf. Scores must be "
         "finite, or -inf to forbid a part. If this came up in training, lower the learning rate or "
@@ -24,6 +25,7 @@ def not_finite_message(name: str, items: list[int]) -> str:
 
 
 def too_large_message(name: str, items: list[int]) -> str:
+    """Return the error text for items whose sums of scores keep no digits."""
     return (
         f"{name}: the scores of item(s) {items[:10]} of the batch are too large: sums of them, in "
         "float64, keep no digit that probabilities depend on. Divide the scores by a "
@@ -33,6 +35,7 @@ def too_large_message(name: str, items: list[int]) -> str:
 
 
 def lost_digits_message(name: str, items: list[int]) -> str:
+    """Return the error text for items whose structures all use very large scores."""
     return (
         f"{name}: in item(s) {items[:10]} of the batch all structures use scores so large that "
         "their sums keep no digit of the others. Forbid parts by -inf in place of large negative "

@@ -30,6 +30,7 @@ class Staged:
 
     @property
     def name(self) -> str:
+        """Name of the class, for messages."""
         return type(self).__name__
 
     @property
