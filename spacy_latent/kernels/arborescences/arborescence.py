@@ -26,6 +26,7 @@ _merge = fused_loop([("best", 0, ((0, 1), (2, 3)))])
 
 @kernel
 def integer_workspace_size(n):
+    """Return the size of the int32 workspace for n tokens."""
     return 17 * (n + 1)
 
 
@@ -37,6 +38,7 @@ def _row_width(n):
 
 @kernel
 def float_workspace_size(n):
+    """Return the size of the float64 workspace for n tokens."""
     return (2 * n + 6) * _row_width(n)
 
 

@@ -13,6 +13,7 @@ from spacy_latent.kernels.core.gpu_transfers import fetch, send
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype = torch.float64) -> Tensor:
+    """Return an uninitialised tensor on the CPU, aligned to whole vectors."""
     # torch aligns the memory to whole vectors.
     return torch.empty(tuple(shape), dtype=dtype, device="cpu")
 

@@ -57,6 +57,18 @@ def sum_batch(
     change: Tensor | None = None,
     watched: bool = False,
 ) -> tuple[Tensor, Tensor]:
+    """Return the log-partitions ``(B,)`` of a batch, and what an operation gives.
+
+    Args:
+        operation: a code from kernels.core.operations, except BEST.
+        kept: ``(B, width)``, values that MARGINALS writes and HESSIAN_PRODUCT reads; width 0 for no
+            values.
+        change: the vector of a Hessian product, in the shape of the scores.
+        watched: see :func:`~spacy_latent.kernels.autograd.families.check`.
+
+    Returns:
+        The result has the shape of the scores; for LOG_PARTITION it is empty.
+    """
     family = family_of(family_name)
     check_of_scores = partial(check, scores=scores, watched=watched)
 

@@ -47,6 +47,7 @@ class TorchOperator(Generic[Given, Result]):
         self.__doc__ = function.__doc__
 
     def __call__(self, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        """Apply the operator, also under torch.func. Forward tangents raise an error."""
         # torch would drop tangents silently.
         refuse_tangents(self.name, *args)
         if self._transformed is not None and is_transformed():

@@ -247,6 +247,14 @@ def _sum(emissions, chain, forward, share, gamma):
 
 @kernel
 def sum_items(start, stop, emissions, offsets, lengths, chain, sums):
+    """Write the sums of items ``start`` to ``stop``; UNSOLVED if digits are lost.
+
+    Args:
+        emissions: ``(T, K)``, for the tokens of all items.
+        offsets: ``(B,)``, the first token of each item.
+        chain: the transitions that the items share, as a Chain.
+        sums: written, as Sums.
+    """
     log_partition, status = sums.log_partition, sums.status
     for b in range(start, stop):
         status[b], log_partition[b] = FEASIBLE, 0.0

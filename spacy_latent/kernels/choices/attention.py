@@ -247,6 +247,7 @@ def proximal(
 
 @torch_operator("proximal_gradient")
 def proximal_gradient(blocks: Tensor, upstream: Tensor) -> Tensor:
+    """Return the upstream gradient ``(R, N)``, averaged over each block."""
     together, change = (fetch(item).contiguous().numpy() for item in (blocks, upstream))
     result = np.empty_like(change)
     costs = np.full(len(result), 3.0 * (result.shape[1] + 1.0))

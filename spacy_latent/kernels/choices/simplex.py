@@ -180,6 +180,7 @@ def sparsemax(scores: Tensor, lengths: Tensor, name: str) -> Tensor:
 
 @torch_operator("sparsemax_gradient")
 def sparsemax_gradient(output: Tensor, upstream: Tensor) -> Tensor:
+    """Return the gradient for the scores ``(R, N)``, from the output of sparsemax."""
     array, change = read(output, upstream)
     result = np.empty_like(array)
     costs = np.full(len(array), COST * (array.shape[1] + 1.0))

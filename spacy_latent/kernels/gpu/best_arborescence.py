@@ -141,6 +141,7 @@ def best_arborescences(
     first, size, operation, side, tags, direction, longest, single_root,
     KIND: tl.constexpr, DERIVED: tl.constexpr, NODES: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
+    """Write the heads of the best tree of each item, −1 for the root and padding."""
     program = tl.program_id(0).to(tl.int64)
     item = first + program
     n = tl.load(lengths + item).to(tl.int32)
@@ -169,6 +170,7 @@ def best_arborescences(
 
 
 def plan(shape: tuple[int, ...], operation: int) -> Plan:
+    """Return the launch parameters for scores of this shape; BEST is the only operation."""
     side = shape[1]
     nodes = max(64, triton.next_power_of_2(2 * side))
     constants = {"NODES": nodes, "ROWS": 4}

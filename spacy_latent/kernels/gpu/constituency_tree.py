@@ -103,6 +103,7 @@ def inside(
     charts, side, n, offset,
     KIND: tl.constexpr, PAIR: tl.constexpr, WAYS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
+    """Fill the sums over the trees of each span of at least two words, the shortest first."""
     weights, spans = WEIGHT * side * side, SPAN * side * side
     for length in range(1, n):
         for start in range(0, n - length, SPANS):
@@ -205,6 +206,7 @@ def constituency_trees(
     first, size, operation, side, tags, direction, longest, single_root,
     KIND: tl.constexpr, DERIVED: tl.constexpr, WAYS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
+    """Write sums with their marginals or Hessian products, or best trees."""
     PAIR: tl.constexpr = DERIVED or KIND == MAX
     program = tl.program_id(0).to(tl.int64)
     item = first + program
@@ -249,6 +251,7 @@ def constituency_trees(
 
 
 def plan(shape: tuple[int, ...], operation: int) -> Plan:
+    """Return the launch parameters for scores of this shape."""
     side, pair = shape[1], operation in (BEST, HESSIAN_PRODUCT)
     size = CHARTS * (2 if pair else 1) * side * side
     constants, warps = (tile(16, 32), 4) if side <= 64 else (tile(32, 32), 8)

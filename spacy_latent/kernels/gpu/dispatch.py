@@ -52,6 +52,7 @@ class GpuKernels:
     module: str
 
     def plan(self, shape: Sequence[int], operation: int) -> Any:
+        """Return the ``programs.Plan`` of the module, which is imported here."""
         return import_module(f"spacy_latent.kernels.gpu.{self.module}").plan(shape, operation)
 
 

@@ -160,6 +160,7 @@ def read_shares(marginals, along, i, before, tag, tags):
 
 @triton.jit
 def mean_of(value, mass):
+    """Return the value divided by its mass, 0 for a mass of 0."""
     return tl.where(mass > 0.0, value / tl.where(mass > 0.0, mass, 1.0), 0.0)
 
 
@@ -264,6 +265,7 @@ def chains(
 
 
 def plan(shape: tuple[int, ...], operation: int) -> Plan:
+    """Return the launch parameters for scores of this shape."""
     side, tags = shape[1], shape[3]
     ways = min(32, max(2, triton.next_power_of_2(tags)))
     kinds = MAXIMA if operation == BEST else (LOG.value,)

@@ -72,6 +72,7 @@ def kernel(function: Callable[..., None]) -> Any:
 
 
 def tile(ways: int, spans: int) -> dict[str, int]:
+    """Return the constants of a kernel with tiles ``[ways, spans]``."""
     return {"WAYS": ways, "SPANS": spans}
 
 

@@ -276,6 +276,7 @@ def projective_trees(
     first, size, operation, side, tags, direction, longest, single_root,
     KIND: tl.constexpr, DERIVED: tl.constexpr, WAYS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
+    """Write sums with their marginals or Hessian products, or heads of best trees."""
     PAIR: tl.constexpr = DERIVED or KIND == MAX
     program = tl.program_id(0).to(tl.int64)
     item = first + program
@@ -321,6 +322,7 @@ def projective_trees(
 
 
 def plan(shape: tuple[int, ...], operation: int) -> Plan:
+    """Return the launch parameters for scores of this shape."""
     side, pair = shape[1], operation in (BEST, HESSIAN_PRODUCT)
     charts = INNER_CHARTS if operation in (BEST, LOG_PARTITION) else CHARTS
     size = charts * (2 if pair else 1) * side * side + side

@@ -27,16 +27,19 @@ EMPTY = tl.constexpr(-1e300)
 
 @triton.jit
 def zero(KIND: tl.constexpr):
+    """Return the sum of nothing."""
     return 0.0 if KIND == SUM else EMPTY
 
 
 @triton.jit
 def one(KIND: tl.constexpr):
+    """Return the product of nothing."""
     return 1.0 if KIND == SUM else 0.0
 
 
 @triton.jit
 def times(a, da, b, db, KIND: tl.constexpr):
+    """Return a · b."""
     if KIND == SUM:
         return a * b, a * db + da * b
     else:
@@ -99,6 +102,7 @@ def get(chart, at, offset, keep, KIND: tl.constexpr, PAIR: tl.constexpr):
 
 @triton.jit
 def put(chart, at, offset, value, second, keep, PAIR: tl.constexpr):
+    """Store a number, and its second one if ``PAIR``, at entries in ``keep``."""
     tl.store(chart + at, value, keep)
     if PAIR:
         tl.store(chart + at + offset, second, keep)

@@ -304,6 +304,7 @@ def spanning_trees(
     KIND: tl.constexpr, DERIVED: tl.constexpr, WAYS: tl.constexpr, WIDTH: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):  # fmt: skip
+    """Write sums with their marginals or Hessian products."""
     program = tl.program_id(0).to(tl.int64)
     item = first + program
     n, area = tl.load(lengths + item).to(tl.int32), side * side
@@ -344,6 +345,7 @@ def spanning_trees(
 
 
 def plan(shape: tuple[int, ...], operation: int) -> Plan:
+    """Return the launch parameters for scores of this shape; best trees have another kernel."""
     if operation == BEST:
         return best_arborescence.plan(shape, operation)
     side, pair = shape[1], operation == HESSIAN_PRODUCT

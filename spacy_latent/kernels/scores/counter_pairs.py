@@ -51,6 +51,7 @@ class Weights:
 
     @classmethod
     def read(cls, *tensors: Tensor, inner: bool) -> Weights:
+        """Read the arguments of :func:`counter_pairs`, in their order."""
         on_cpu = [tensor.detach().cpu().contiguous() for tensor in tensors]
         values, lengths, first, hidden, *others = on_cpu
         heads, modifiers, output = (tensor.numpy() for tensor in others)
@@ -115,6 +116,7 @@ class Gradients:
 
     @classmethod
     def of(cls, given: Weights) -> Gradients:
+        """Return gradients of 0, to which parts are added."""
         values, terms = np.zeros_like(given.values), given.terms
         return cls(values, np.zeros_like(terms.heads), np.zeros_like(terms.modifiers), {}, {}, {})
 

@@ -586,6 +586,7 @@ def vector_from(builder: Any, data: Any, index: Any, vector: ir.VectorType = VEC
 
 
 def constant(value: float, vector: ir.VectorType = VECTOR) -> Any:
+    """Return a constant vector of equal numbers."""
     return ir.Constant(vector, [value] * vector.count)
 
 
@@ -602,6 +603,7 @@ def line_of(kind: Any) -> ir.VectorType:
 
 
 def larger(builder: Any, a: Any, b: Any) -> Any:
+    """Return the larger number of each lane, for numbers that are not NaN."""
     # With these flags the maximum is one instruction. Otherwise a masked store delays the next
     # load.
     flags = ("nnan", "nsz")
@@ -613,6 +615,7 @@ def _smaller(builder: Any, a: Any, b: Any) -> Any:
 
 
 def broadcast(builder: Any, value: Any) -> Any:
+    """Return a vector of LANES numbers that all have this value."""
     nothing = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
     lane = builder.insert_element(nothing, value, ir.IntType(32)(0))
     return builder.shuffle_vector(lane, nothing, constant(0, ir.VectorType(ir.IntType(32), LANES)))
@@ -662,6 +665,7 @@ def _reduce(builder: Any, vector: Any, combine: Any) -> Any:
 
 
 def plus(builder: Any, a: Any, b: Any) -> Any:
+    """Return a + b. The compiler may fuse it with a product."""
     return builder.fadd(a, b, flags=FLAGS)
 
 

@@ -21,6 +21,7 @@ CHANGES = 2
 
 @kernel(fastmath=ANY_ORDER, forceinline=True)
 def dot(first, second, size):
+    """Return the dot product of the first ``size`` numbers of both rows."""
     total = 0.0
     for i in range(size):
         total += first[i] * second[i]
