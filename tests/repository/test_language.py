@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,97 @@ def test_sentences_of_a_docstring() -> None:
 @pytest.mark.parametrize("folder", sorted({folder_of(path) for path in PACKAGE.rglob("*.py")}))
 def test_no_sentence_of_a_docstring_opens_with_a_clause(folder: str) -> None:
     assert not unclear()[folder]
+
+
+def undocumented_methods(source: str) -> dict[str, list[str]]:
+    """Return the public methods without a docstring of their own, by public class of a module.
+
+    A setter has the docstring of its property, and an overload of its function.
+    """
+    found: dict[str, list[str]] = {}
+    for kind in ast.parse(source).body:
+        if isinstance(kind, ast.ClassDef) and not kind.name.startswith("_"):
+            said: dict[str, bool] = {}
+            for method in kind.body:
+                if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    has_own = ast.get_docstring(method) is not None
+                    said[method.name] = said.get(method.name, False) or has_own
+            found[kind.name] = [
+                name
+                for name, has_own in said.items()
+                if not has_own and (name == "__call__" or not name.startswith("_"))
+            ]
+    return found
+
+
+def inherits_docstring(kind: type, name: str) -> bool:
+    """Return whether a base has a docstring for the method, or is a class of another package."""
+    return any(
+        bool(vars(base)[name].__doc__) or base.__module__.split(".")[0] != PACKAGE.name
+        for base in kind.__mro__[1:]
+        if name in vars(base)
+    )
+
+
+def test_undocumented_methods() -> None:
+    source = (
+        "class A:\n    def a(self): 'Told.'\n    def b(self): pass\n    def _c(self): pass\n"
+        "    def __call__(self): pass\n    @property\n    def d(self): 'Told.'\n"
+        "    @d.setter\n    def d(self, value): pass\n"
+        "class _B:\n    def a(self): pass\n"
+    )
+    assert undocumented_methods(source) == {"A": ["b", "__call__"]}
+
+
+def test_inherits_docstring() -> None:
+    class Base:
+        __module__ = f"{PACKAGE.name}.base"
+
+        def told(self) -> None:
+            """Told."""
+
+        def untold(self) -> None:
+            pass
+
+    class Child(Base):
+        __module__ = f"{PACKAGE.name}.child"
+
+        def told(self) -> None:
+            pass
+
+        def untold(self) -> None:
+            pass
+
+        def __call__(self) -> None:
+            pass
+
+    names = ("told", "untold", "__call__")
+    assert [inherits_docstring(Child, name) for name in names] == [True, False, False]
+    # A method of a class of another package is documented there.
+    foreign = type("Foreign", (Base,), {"__module__": "another", "untold": Base.untold})
+    child = type("Own", (foreign,), {"__module__": f"{PACKAGE.name}.own"})
+    assert inherits_docstring(child, "untold")
+
+
+@pytest.mark.parametrize("folder", sorted({folder_of(path) for path in PACKAGE.rglob("*.py")}))
+def test_public_methods_have_a_docstring(folder: str) -> None:
+    """Each has its own or inherits one. Ruff checks functions, classes and modules."""
+    lacking = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if folder_of(path) != folder:
+            continue
+        found = undocumented_methods(path.read_text(encoding="utf8"))
+        if not any(found.values()):
+            continue
+        place = path.relative_to(ROOT).with_suffix("")
+        module = import_module(".".join(place.parts).removesuffix(".__init__"))
+        lacking += [
+            f"{place}: {kind}.{name}"
+            for kind, names in found.items()
+            for name in names
+            if not inherits_docstring(getattr(module, kind), name)
+        ]
+    assert not lacking
 
 
 # ---------------------------------------------------------------- pages
