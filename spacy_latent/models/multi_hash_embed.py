@@ -38,7 +38,7 @@ def init(model: Model, X: Any = None, Y: Any = None) -> None:
 
 
 def forward(model: Model, rows: Ragged, is_train: bool) -> tuple[Ragged, Callable]:
-    """Embed each different row once, or every row if dropout differs between equal rows."""
+    """Embed each different row once; with dropout, or on a GPU, embed every row."""
     layer, array = model.layers[0], rows.dataXd
     drops = is_train and any(node.attrs.get("dropout_rate") for node in layer.walk())
     if drops or not isinstance(array, np.ndarray) or not len(array):

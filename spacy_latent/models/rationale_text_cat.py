@@ -162,7 +162,7 @@ def check_choice(structure: Structure, estimator: Estimator, choice: RationaleSe
 
 
 def check_structure(structure: Structure, transition_cost: float) -> None:
-    """Raise an error for structures that choose no words, or lack costly transitions."""
+    """Raise an error if a structure is no choice of words, or the cost does not fit it."""
     if structure.parts not in READABLE:
         raise IncompatiblePair(
             NAME,

@@ -23,7 +23,7 @@ class WhitespaceTokenizer(DummyTokenizer):
         self.vocab = vocab
 
     def __call__(self, text: str) -> Doc:
-        """Return a doc of the words, with a single space after each."""
+        """Return a doc of the words, with one space for the white space after each."""
         words = text.split()
         spaces = [True] * len(words)
         if words and not text[-1:].isspace():

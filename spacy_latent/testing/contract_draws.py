@@ -280,7 +280,7 @@ class DrawChecks(EstimatorChecks):
         )
 
     def draws_have_the_probability(self, case: Case) -> None:
-        """Check that mean weights are probabilities up to chance."""
+        """Check that the mean weight of each structure is its probability."""
         scores, length, z, log_probs = self.every_structure(case, "posterior")
         count = min(self.num_draws, MOST_LISTED_DRAWS)
         copies, lengths = repeat(scores, count), repeat(length, count)
