@@ -172,11 +172,6 @@ class Ranks:
                 f"{str(error).splitlines()[0][:300]})"
             ) from error
 
-    def leave(self) -> None:
-        """Leave the process group, if there is one."""
-        if not self.alone and dist.is_initialized():
-            dist.destroy_process_group()
-
 
 def describe(error: BaseException) -> str:
     """Return the text of an error for all ranks, with its type if it is not for users."""
