@@ -1,0 +1,28 @@
+"""Scorers with hidden layers for each pair of words, in bounded memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from spacy.util import registry
+from torch import Tensor
+
+from spacy_latent.layers import parts_of_batch
+
+
+@pytest.mark.parametrize("name", ["MlpScorer", "ContinuousStackScorer"])
+def test_prediction_keeps_few_pairs_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    scorer = registry.get("misc", f"spacy-latent.{name}.v1")(hidden_width=8)(6).eval()
+    vectors, lengths = torch.randn(5, 7, 6), torch.tensor([7, 3, 0, 7, 1])
+    expected = scorer(vectors, lengths)
+    gradient = torch.autograd.grad(expected.sum(), scorer.output.weight)[0]
+    read: list[Tensor] = []
+    scorer.output.register_forward_hook(lambda _, given, __: read.append(given[0]))
+    monkeypatch.setattr(parts_of_batch, "MAX_NUMBERS", 2 * 3 * 8**2 * 8)
+    with torch.no_grad():
+        found = scorer(vectors, lengths)
+    torch.testing.assert_close(found, expected)
+    assert max(len(given) for given in read) < 5
+    again = torch.autograd.grad(scorer(vectors, lengths).sum(), scorer.output.weight)[0]
+    assert torch.equal(again, gradient)
