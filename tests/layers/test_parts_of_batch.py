@@ -1,4 +1,4 @@
-"""Scorers with hidden layers for each pair of words, in bounded memory."""
+"""Layers with many numbers for each pair of words, in bounded memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from spacy.util import registry
 from torch import Tensor
 
 from spacy_latent.layers import parts_of_batch
+from spacy_latent.layers.arc_labeller import ArcLabeller
 
 
 @pytest.mark.parametrize("name", ["MlpScorer", "ContinuousStackScorer"])
@@ -26,3 +27,18 @@ def test_prediction_keeps_few_pairs_at_once(name: str, monkeypatch: pytest.Monke
     assert max(len(given) for given in read) < 5
     again = torch.autograd.grad(scorer(vectors, lengths).sum(), scorer.output.weight)[0]
     assert torch.equal(again, gradient)
+
+
+def test_labels_are_predicted_for_few_arcs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    labeller = ArcLabeller(6, hidden_width=4, labels=3)
+    heads, modifiers = torch.randn(2, 9, 6)
+    offsets = torch.arange(-4, 5)
+    expected = labeller(heads, modifiers, offsets)
+    assert expected.shape == (9, 3)
+    read: list[Tensor] = []
+    labeller.head.register_forward_hook(lambda _, given, __: read.append(given[0]))
+    monkeypatch.setattr(parts_of_batch, "MAX_NUMBERS", 2 * 5**2)
+    with torch.no_grad():
+        torch.testing.assert_close(labeller(heads, modifiers, offsets), expected)
+    assert max(len(given) for given in read) == 2
