@@ -10,6 +10,7 @@ from spacy_latent.layers.encoded_scorer import (
     check_hidden_width,
     distance_buckets,
 )
+from spacy_latent.layers.parts_of_batch import predict_in_parts
 
 
 class ArcLabeller(nn.Module):
@@ -18,6 +19,9 @@ class ArcLabeller(nn.Module):
     There is one hidden layer for each role, and a bias for the direction and the distance between
     head and modifier. Only requested arcs are labelled: for a sentence of n words the n arcs of one
     tree, and not all n².
+
+    The products of an arc are O(hidden_width²) numbers. Prediction keeps those of some arcs at a
+    time.
     """
 
     def __init__(self, width: int, hidden_width: int, labels: int) -> None:
@@ -37,6 +41,10 @@ class ArcLabeller(nn.Module):
             heads, modifiers: vectors ``(T, width)`` of both ends.
             offsets: ``(T,)`` int64, position of the modifier less position of the head.
         """
+        rows = heads, modifiers, offsets
+        return predict_in_parts(self._score, *rows, numbers=self.weight.shape[1])
+
+    def _score(self, heads: Tensor, modifiers: Tensor, offsets: Tensor) -> Tensor:
         of_heads = _with_one(torch.relu(self.head(heads)))
         of_modifiers = _with_one(torch.relu(self.modifier(modifiers)))
         pairs = (of_heads[:, :, None] * of_modifiers[:, None, :]).flatten(1)

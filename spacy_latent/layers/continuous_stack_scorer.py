@@ -11,6 +11,7 @@ from spacy_latent.errors import LatentError, check_whole
 from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.counting_scorer import with_noise
 from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder, check_hidden_width
+from spacy_latent.layers.parts_of_batch import predict_in_parts
 
 # Largest height of a stack that the root's score distinguishes.
 LIMIT = 1.0
@@ -36,7 +37,8 @@ class ContinuousStackScorer(EncodedScorer):
     0. An arc has one input from it instead of eight in
     :class:`spacy_latent.layers.counter_scorer.CounterScorer`.
 
-    Time and memory are O(n²·(K + hidden_width)), and time O(n²·hidden_width²) in addition.
+    Time and memory are O(n²·(K + hidden_width)), and time O(n²·hidden_width²) in addition. Outside
+    of training the memory is bounded for all texts of a batch together.
 
     Args:
         input_noise: standard deviation of noise added in training before σ. Learned values then
@@ -73,7 +75,19 @@ class ContinuousStackScorer(EncodedScorer):
 
     def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         vectors, inside = self._encoded(vectors, lengths)
-        read, before = self._reads(vectors, inside)
+        popped, pushed, before = self._around(vectors, inside)
+        size = self.hidden.out_features
+        numbers = vectors.shape[1] ** 2 * (4 * size + 8 * self.push.out_features)
+        rows = vectors, popped, pushed, before
+        arcs = predict_in_parts(self._score_pairs, *rows, numbers=numbers)
+        roots = self.root(torch.cat([vectors, before.clamp_max(LIMIT)], -1)).transpose(1, 2)
+        return nn.functional.pad(torch.cat([roots, arcs], 1), (1, 0))
+
+    def _score_pairs(
+        self, vectors: Tensor, popped: Tensor, pushed: Tensor, before: Tensor
+    ) -> Tensor:
+        """Return the scores of the arcs between words, ``(B, n, n)``."""
+        read = _read_of_each(popped, pushed, before)
         word = torch.arange(vectors.shape[1], device=vectors.device)
         offset = (word[None, :] - word[:, None]).to(read)
         place = torch.stack([(offset > 0).to(read), torch.exp(-offset.abs())], -1)
@@ -81,9 +95,7 @@ class ContinuousStackScorer(EncodedScorer):
         seen = torch.cat([read, read.transpose(1, 2), place], -1)
         both = self.head(vectors)[:, :, None] + self.modifier(vectors)[:, None]
         hidden = torch.relu(self.hidden(torch.relu(self.arc(seen))) + both)
-        arcs = self.output(hidden).squeeze(-1)
-        roots = self.root(torch.cat([vectors, before.clamp_max(LIMIT)], -1)).transpose(1, 2)
-        return nn.functional.pad(torch.cat([roots, arcs], 1), (1, 0))
+        return self.output(hidden).squeeze(-1)
 
     def counters(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         """Return the heights after each word, ``(B, n, K)``; padding has no meaning."""
@@ -95,13 +107,13 @@ class ContinuousStackScorer(EncodedScorer):
         It is 0 if the reader is not later. The amounts of a reader sum to 1, or to the height of
         the stack if that is less.
         """
-        return self._reads(*self._encoded(vectors, lengths))[0]
+        return _read_of_each(*self._around(*self._encoded(vectors, lengths)))
 
-    def _reads(self, vectors: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-        """Return :meth:`reads`, and the heights before each word, ``(B, n, K)``."""
+    def _around(self, vectors: Tensor, inside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the heights after each word's pop and push, and before it, ``(B, n, K)``."""
         popped, pushed = self._heights(vectors, inside)
         before = torch.cat([torch.zeros_like(pushed[:, :1]), pushed[:, :-1]], 1)
-        return _read_of_each(popped, pushed, before), before
+        return popped, pushed, before
 
     def _encoded(self, vectors: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return encoded vectors, 0 at padding, and a mask ``(B, n, 1)`` of the words."""

@@ -6,14 +6,10 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from spacy_latent.errors import LatentError
 from spacy_latent.layers.generative import WordDecoder
-
-# Number of scores of words that are kept at once, 64 MB. The scores for one structure are always
-# kept.
-MAX_SCORES = 1 << 24
+from spacy_latent.layers.parts_of_batch import in_parts
 
 
 class HashedWordDecoder(WordDecoder):
@@ -46,19 +42,8 @@ class HashedWordDecoder(WordDecoder):
             self.output.bias.copy_(log_frequencies(words, self.size))
 
     def in_parts(self, call: Callable[..., Tensor], *rows: Tensor) -> Tensor:
-        """Return ``call(*rows)``, computed for some of the rows at a time if they are many.
-
-        The parts are computed again for the gradient, so that few scores are kept at once.
-
-        Args:
-            call: function of rows that scores all words for each, and returns a row for each.
-            rows: tensors with the same first axis.
-        """
-        most = max(1, MAX_SCORES // self.size)
-        if len(rows[0]) <= most:
-            return call(*rows)
-        parts = zip(*(tensor.split(most) for tensor in rows))
-        return torch.cat([checkpoint(call, *part, use_reentrant=False) for part in parts])
+        """Return :func:`in_parts` of a function that scores all words for each row."""
+        return in_parts(call, *rows, numbers=self.size)
 
 
 def log_frequencies(words: Iterable[Tensor], size: int) -> Tensor:

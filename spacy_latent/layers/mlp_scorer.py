@@ -8,12 +8,14 @@ from torch import Tensor, nn
 from spacy_latent.layers.arc_scorer import ArcScorer, arc_scorer_builder
 from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.encoded_scorer import EncoderBuilder
+from spacy_latent.layers.parts_of_batch import predict_in_parts
 
 
 class MlpScorer(ArcScorer):
     """Scores s[h, m] = vᵀ tanh(U h + V m + b).
 
-    Memory is O(n²·hidden_width).
+    Memory is O(n²·hidden_width). Outside of training it is bounded for all texts of a batch
+    together.
     """
 
     def __init__(
@@ -30,8 +32,12 @@ class MlpScorer(ArcScorer):
         self.output = nn.Linear(hidden_width, 1, bias=False)
 
     def score_arcs(self, nodes: Tensor) -> Tensor:
-        pairs = self.head(nodes)[:, :, None] + self.modifier(nodes)[:, None]
-        return self.output(torch.tanh(pairs)).squeeze(-1)
+        numbers = 3 * nodes.shape[1] ** 2 * self.head.out_features
+        ends = self.head(nodes), self.modifier(nodes)
+        return predict_in_parts(self._score_pairs, *ends, numbers=numbers)
+
+    def _score_pairs(self, heads: Tensor, modifiers: Tensor) -> Tensor:
+        return self.output(torch.tanh(heads[:, :, None] + modifiers[:, None])).squeeze(-1)
 
 
 def build_mlp_scorer_v1(

@@ -23,7 +23,7 @@ from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.estimators.sparsemap import SparseMAP
 from spacy_latent.estimators.straight_through import StraightThrough
 from spacy_latent.estimators.top_k_sparsemax import TopKSparsemax
-from spacy_latent.layers import hashed_words
+from spacy_latent.layers import parts_of_batch
 from spacy_latent.layers.bag_of_words import BagOfWords, build_bag_of_words_v1
 from spacy_latent.layers.base import PartScorer
 from spacy_latent.layers.learned_prior import build_learned_prior_v1
@@ -319,7 +319,7 @@ def test_words_in_parts_are_as_at_once(monkeypatch) -> None:
     item = torch.tensor([0, 1, 1, 0, 0, 1, 0])
     results = []
     for most in (1 << 24, 10):
-        monkeypatch.setattr(hashed_words, "MAX_SCORES", most)
+        monkeypatch.setattr(parts_of_batch, "MAX_NUMBERS", most)
         made = decoder(vectors, shown, words, inside, item)
         (gradient,) = torch.autograd.grad(made.sum(), vectors)
         results.append((made.detach(), gradient))

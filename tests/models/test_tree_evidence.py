@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair, LatentError
-from spacy_latent.layers import hashed_words
+from spacy_latent.layers import parts_of_batch
 from spacy_latent.layers.bag_of_words import build_bag_of_words_v1
 from spacy_latent.layers.learned_arc_prior import LearnedArcPrior, build_learned_arc_prior_v1
 from spacy_latent.layers.learned_prior import build_learned_prior_v1
@@ -228,7 +228,7 @@ def test_words_in_parts_are_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     words_by_heads, results = decoder(size=9), []
     words, lengths = torch.tensor([[3, -8, 2**60, 11], [1, 2, 0, 0]]), torch.tensor([4, 2])
     for most in (1 << 24, 20):
-        monkeypatch.setattr(hashed_words, "MAX_SCORES", most)
+        monkeypatch.setattr(parts_of_batch, "MAX_NUMBERS", most)
         made = words_by_heads(words, lengths)
         weights: list[Tensor] = list(words_by_heads.parameters())
         results.append([made.detach(), *torch.autograd.grad(made.sum(), weights)])
