@@ -232,10 +232,10 @@ def gradients(
         LatentError: if a step fails.
     """
     from spacy_latent.cli.progress import progress
-    from spacy_latent.evaluation.diagnosis import gradient_norms, judge_gradients
+    from spacy_latent.evaluation.diagnosis import judge_training
 
     try:
-        norms = gradient_norms(nlp, examples, steps, partial(progress, unit="step"))
+        return judge_training(nlp, examples, steps, partial(progress, unit="step"))
     except LatentError:
         raise
     except Exception as error:
@@ -243,7 +243,6 @@ def gradients(
             "A training step on these examples fails, and 'spacy train' would end with the same: "
             f"{type(error).__name__}: {error}"
         ) from error
-    return norms, judge_gradients(nlp, norms)
 
 
 def print_layers(layers: dict[str, dict[str, Any]]) -> None:

@@ -12,13 +12,18 @@ from spacy.util import registry
 from thinc.api import Model, Optimizer
 
 from spacy_latent.analysis.progress import Progress, silent
-from spacy_latent.pipeline.diagnostic import Diagnostic, error, warning
+from spacy_latent.estimators.target_difference import TargetDifference
+from spacy_latent.pipeline.diagnostic import Diagnostic, error, note, warning
 from spacy_latent.pipeline.inspection import latent_components
 from spacy_latent.pipeline.training_settings import training_settings
 
 PARTS = ("embedder", "scorer", "composer", "estimator", "output", "head")
 # A gradient smaller than this share of the composer's hardly moves the scorer.
 FAINT = 1e-5
+# Estimators that compare best structures, such as ImplicitMLE, give the scorer a gradient only in
+# steps in which these differ: on a few short texts, in one of ten. So many more steps are taken
+# before the scorer counts as getting none.
+FURTHER = 30
 
 
 def describe(nlp: Language) -> dict[str, dict[str, Any]]:
@@ -178,6 +183,41 @@ def _by_part(nodes: Sequence[Model], squares: Mapping[tuple[int, str], float]) -
     return {part: total[part] ** 0.5 for part in PARTS if part in total}
 
 
+def judge_training(
+    nlp: Language, examples: Sequence[Example], steps: int = 3, progress: Progress = silent
+) -> tuple[dict[str, dict[str, float]], list[Diagnostic]]:
+    """Train some steps on the examples, and judge the gradients of the last one.
+
+    If a scorer gets no gradient in it, up to :data:`FURTHER` steps follow, until all have got one.
+    The result has the norms of the first step in which they had, and a note on how late that was.
+    See :func:`gradient_norms` for the arguments.
+    """
+    norms = gradient_norms(nlp, examples, steps, progress)
+    found = judge_gradients(nlp, norms)
+    missing = {component for component in norms if _gets_nothing(nlp, norms, component)}
+    late = []
+    for step in range(steps + 1, steps + FURTHER + 1 if missing else 0):
+        later = gradient_norms(nlp, examples, steps=1)
+        for component in [one for one in missing if later[one].get("scorer")]:
+            missing.remove(component)
+            norms[component] = later[component]
+            text = (
+                f"{component}: its scorer gets a gradient in a few steps alone, here first in step "
+                f"{step}. Estimators that compare best structures, such as ImplicitMLE, are like "
+                "that, and SparseMAP where one structure has all the weight. If the structure does "
+                "not change in training, raise target_step or the temperature."
+            )
+            late.append(note("rare-gradient", text))
+        if not missing:
+            break
+    return norms, judge_gradients(nlp, norms) + late if late else found
+
+
+def _gets_nothing(nlp: Language, norms: Mapping[str, Mapping[str, float]], component: str) -> bool:
+    judged = judge_gradients(nlp, {component: norms[component]})
+    return any(diagnostic.code == "no-gradient-at-scorer" for diagnostic in judged)
+
+
 def judge_gradients(nlp: Language, norms: Mapping[str, Mapping[str, float]]) -> list[Diagnostic]:
     """Return diagnostics about the norms of :func:`gradient_norms`."""
     found = (
@@ -191,10 +231,11 @@ def judge_gradients(nlp: Language, norms: Mapping[str, Mapping[str, float]]) -> 
 def _judge(component: str, latent: Any, parts: Mapping[str, float]) -> Diagnostic | None:
     from spacy_latent.models.inspection import latent_module, latent_shim
 
-    learns = any(
-        latent_module(node).latent.estimator.at(latent_shim(node).updates).uses_scores
+    estimators = [
+        latent_module(node).latent.estimator.at(latent_shim(node).updates)
         for node in latent.layers.values()
-    )
+    ]
+    learns = any(estimator.uses_scores for estimator in estimators)
     bad = [part for part, norm in parts.items() if not math.isfinite(norm)]
     if bad:
         return error(
@@ -208,6 +249,14 @@ def _judge(component: str, latent: Any, parts: Mapping[str, float]) -> Diagnosti
     if not any(parts.values()):
         text = f"{component}: no gradient arrives. Nothing that is trained depends on it."
         return error("no-gradient", text)
+    if learns and scorer == 0.0 and any(isinstance(e, TargetDifference) for e in estimators):
+        return warning(
+            "no-gradient-at-scorer",
+            f"{component}: no gradient reached the scorer in these steps: its estimator's step "
+            "never changed the best structure. In training, with more texts, it may. If the "
+            "structure stays as it is, set the estimator's scale_by_batch = true or raise its "
+            "target_step (in BlackBox, interpolation), or take AdaptiveImplicitMLE or SparseMAP.",
+        )
     if learns and scorer == 0.0:
         return error(
             "no-gradient-at-scorer",

@@ -197,13 +197,11 @@ class Entity:
             raise LatentError(f"{name!r} has no label {label!r}. Its labels: {', '.join(known)}.")
         there = [span for span in doc.ents if label in (None, span.label_)]
         if not 0 <= entity < len(there):
-            listed = ", ".join(f"{span.text} ({span.label_})" for span in there) or "none"
             of = "" if label is None else f" with the label {label!r}"
-            raise NoSuchEntity(
-                doc,
-                name,
-                f"There is no entity number {entity}, from 0, in this text{of}. Found: {listed}.",
-            )
+            listed = ", ".join(f"{span.text} ({span.label_})" for span in there)
+            found = f"Found: {listed}" if there else f"{name!r} finds none; give another text"
+            reason = f"There is no entity number {entity}, from 0, in this text{of}. {found}."
+            raise NoSuchEntity(doc, name, reason)
         span = there[entity]
         given = {(one.start, one.end, one.label_) for one in before.ents}
         if (span.start, span.end, span.label_) in given:

@@ -11,7 +11,14 @@ import torch
 from spacy.language import Language
 from spacy.training import Example
 
-from spacy_latent.evaluation.diagnosis import describe, gradient_norms, judge_gradients
+from spacy_latent.evaluation import diagnosis
+from spacy_latent.evaluation.diagnosis import (
+    FURTHER,
+    describe,
+    gradient_norms,
+    judge_gradients,
+    judge_training,
+)
 from spacy_latent.evaluation.mistakes import find_traps
 from spacy_latent.kernels.gpu import dispatch
 from spacy_latent.models.latent_shim import LatentShim
@@ -290,6 +297,30 @@ def test_a_scorer_that_gets_nothing_is_an_error() -> None:
     # The output layer starts at zero, so the gradient below it is zero in the first step.
     first = gradient_norms(nlp, examples(nlp), steps=1)
     assert {f.code for f in judge_gradients(nlp, first)} == {"no-gradient-at-scorer"}
+
+
+@pytest.mark.parametrize("first", [4, FURTHER + 3, None])
+def test_a_scorer_whose_gradient_comes_late_is_no_mistake(
+    first: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a few short texts ImplicitMLE changes the best structure in one step of ten."""
+    steps_taken = 0
+
+    def norms(nlp: Language, texts: Any, steps: int = 3, progress: Any = None) -> Any:
+        nonlocal steps_taken
+        steps_taken += steps
+        scorer = 0.5 if steps_taken == first else 0.0
+        return {"textcat": {"scorer": scorer, "composer": 1.0}, "other": {"head": 1.0}}
+
+    monkeypatch.setattr(diagnosis, "gradient_norms", norms)
+    mle = {"@misc": "spacy-latent.ImplicitMLE.v1"}
+    for estimator, level in ((mle, "warning"), ({"@misc": "spacy-latent.Marginals.v1"}, "error")):
+        steps_taken = 0
+        nlp = made(inline_pipeline("textcat", estimator=estimator))
+        found, (told,) = judge_training(nlp, [], steps=3)
+        assert steps_taken == first or steps_taken == FURTHER + 3
+        assert found["textcat"]["scorer"] == (0.0 if first is None else 0.5)
+        assert told.level == (level if first is None else "note")
 
 
 def test_a_scorer_that_is_not_used_is_no_mistake() -> None:
