@@ -395,6 +395,28 @@ def test_lists_of_components_do_not_grow_when_a_training_is_resumed(tmp_path: Pa
     assert files_under(output / "model-last") == files_under(whole / "model-last")
 
 
+def test_a_checkpoint_of_a_stream_with_draws_does_not_grow_with_each_step(
+    tmp_path: Path, data: Path
+) -> None:
+    """The reader draws from Python's generator at each step, and dropout from NumPy's."""
+    path = write_config(
+        tmp_path / "t.cfg", shared("tagger"), data, max_steps=12, max_epochs=-1, dropout=0.1
+    )
+    config = Config().from_disk(path)
+    lower = {"@augmenters": "spacy.lower_case.v1", "level": 0.5}
+    config["corpora"]["train"]["augmenter"] = lower
+    config.to_disk(path)
+    for name, steps in (("whole", (12,)), ("stopped", (5, 12))):
+        for last in steps:
+            given = {"training.max_steps": last}
+            run(path, output=tmp_path / name, resume=True, overrides=given)
+    whole, stopped = (files_under(tmp_path / n / "model-last") for n in ("whole", "stopped"))
+    assert whole == stopped
+    with np.load(tmp_path / "whole" / "checkpoints" / "step-13" / "training.npz") as file:
+        # Without growth there are two, the last state and the state before the first step.
+        assert sum(name.endswith(".torch") for name in file.files) == 2
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
