@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 from spacy_latent.errors import LatentError
@@ -84,8 +84,9 @@ class ParsedOnce:
         found = DocBin(attrs=KEPT, docs=docs)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Atomic, so that other processes never read an incomplete file.
-            unfinished = path.with_suffix(f".{os.getpid()}")
+            # Atomic, so that other processes never read an incomplete file. Processes in two
+            # containers may have the same id.
+            unfinished = path.with_suffix(f".{uuid4().hex}")
             found.to_disk(unfinished)
             unfinished.replace(path)
         return found

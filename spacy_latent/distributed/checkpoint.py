@@ -21,6 +21,8 @@ import numpy as np
 import srsly
 import torch
 from spacy.language import Language
+from spacy.pipeline import AttributeRuler, EditTreeLemmatizer
+from spacy.pipeline._edit_tree_internals.edit_trees import EditTrees
 from thinc.api import Optimizer, get_current_ops, to_numpy
 from thinc.backends import get_array_ops
 
@@ -50,7 +52,7 @@ class Progress:
         seed: Seed of the noise.
         random: States of the random number generators after the last step.
         epochs: States before the steps in which the data drew random numbers, if other code had
-            drawn numbers since the previous step.
+            drawn numbers from the same generator since the previous step.
     """
 
     steps: int = 0
@@ -144,6 +146,7 @@ def load_checkpoint(
     _refuse_other_settings(path, record["config"], settings_of(nlp))
     for string in srsly.read_json(path / "strings.json"):
         nlp.vocab.strings.add(string)
+    _empty_lists(nlp)
     # The given config is kept, because it may train for longer.
     nlp.from_disk(path / "pipeline", exclude=["vocab", "config"])
     with np.load(path / "training.npz", allow_pickle=False) as file:
@@ -159,6 +162,18 @@ def load_checkpoint(
         random=stored("random"),
         epochs={step: stored(f"random_before_{step}") for step in record["epochs"]},
     )
+
+
+def _empty_lists(nlp: Language) -> None:
+    """Empty the lists of spaCy's components to which ``from_disk`` only appends.
+
+    They would grow with each resumption.
+    """
+    for _, pipe in nlp.components:
+        if isinstance(pipe, AttributeRuler):
+            pipe.clear()
+        elif isinstance(pipe, EditTreeLemmatizer):
+            pipe.trees = EditTrees(pipe.vocab.strings)
 
 
 def settings_of(nlp: Language) -> dict[str, Any]:

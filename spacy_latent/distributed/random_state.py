@@ -40,13 +40,19 @@ class RandomState:
         torch.set_rng_state(self.torch)
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, RandomState)
-            and self.python == other.python
-            and self.numpy[2:] == other.numpy[2:]
-            and bool(np.array_equal(self.numpy[1], other.numpy[1]))
-            and bool(torch.equal(self.torch, other.torch))
+        return isinstance(other, RandomState) and not self.differing(other)
+
+    def differing(self, other: RandomState) -> frozenset[str]:
+        """Return the names of the generators whose states differ."""
+        same_numpy = self.numpy[2:] == other.numpy[2:] and np.array_equal(
+            self.numpy[1], other.numpy[1]
         )
+        equal = {
+            "python": self.python == other.python,
+            "numpy": same_numpy,
+            "torch": torch.equal(self.torch, other.torch),
+        }
+        return frozenset(name for name, same in equal.items() if not same)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the states as arrays, to be written to a file."""

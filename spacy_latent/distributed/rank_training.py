@@ -225,7 +225,7 @@ class RankTraining:
         )
         replayed, self.progress.epochs = dict(self.progress.epochs), {}
         data, expected = 0, self.progress.data
-        left = None
+        left: RandomState | None = None
         step = 0
         while True:
             if step in replayed:
@@ -243,7 +243,9 @@ class RankTraining:
             with self._failing_with_all():
                 batch = next(batches, None)
             now = RandomState.now()
-            if before != now and before != left:
+            # A generator that only the data draw from is restored by the replay itself.
+            drawn = before.differing(now)
+            if drawn and (left is None or drawn & before.differing(left)):
                 self.progress.epochs[step] = before
             left = now
             if batch is None:

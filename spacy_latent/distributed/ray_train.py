@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ def ray_train(
             trainer = TorchTrainer(
                 _be_rank,
                 train_loop_config={
+                    "folder": os.getcwd(),
                     "config_path": str(Path(config_path).resolve()),
                     "output": str(output),
                     "overrides": dict(overrides or {}),
@@ -106,4 +108,7 @@ def _be_rank(settings: dict[str, Any]) -> None:
     """Train on a worker, for which Ray has created the process group."""
     from spacy_latent.distributed.train import train
 
+    # Ray gives each worker a directory of its own, where relative paths of the config lead nowhere.
+    with suppress(FileNotFoundError):
+        os.chdir(settings.pop("folder"))
     train(settings.pop("config_path"), settings.pop("output"), **settings)

@@ -9,6 +9,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -76,7 +77,7 @@ def build_structure_logger_v1(
             ``[training.logger.logger]``; spaCy's console logger if None.
         output_file: file of JSON lines, one object per evaluation. Names are as in
             ``spacy.ConsoleLogger.v3``, with ``structures`` in addition. An existing file is
-            replaced.
+            replaced. A resumed training keeps its lines of earlier steps.
         drawings: page that is written when training ends. It has each fixed sentence as an
             animation, and as a strip of drawings with their steps. The animations are SVG files in
             the same directory.
@@ -136,7 +137,8 @@ class _Logging:
         for file in (output_file, page):
             if file is not None:
                 Path(file).parent.mkdir(parents=True, exist_ok=True)
-        self.lines = None if output_file is None else open(output_file, "w", encoding="utf8")
+        self.lines = None if output_file is None else open(output_file, "a+", encoding="utf8")
+        self.has_begun = False
         self.page, self.frames = page, frames
 
     def around(
@@ -169,6 +171,9 @@ class _Logging:
             info["epoch"], info["step"], [found.get(c, {}).get(name) for c, name in self.shown]
         )
         if self.lines is not None:
+            if not self.has_begun:
+                _drop_lines_from(self.lines, info["step"])
+                self.has_begun = True
             self.lines.write(srsly.json_dumps(_record(info, found)) + "\n")
             self.lines.flush()
         scores = info.get("other_scores")
@@ -242,6 +247,23 @@ def _flat(found: Statistics) -> dict[str, float]:
         for layer, values in found.items()
         for name, value in values.items()
     }
+
+
+def _drop_lines_from(lines: IO[str], step: int) -> None:
+    """Drop the lines of this step and later ones; at step 0, of another training, all lines.
+
+    A training that is resumed first evaluates at a later step.
+    """
+    lines.seek(0)
+    kept = []
+    for line in lines if step else ():
+        # A process that was killed may have left half a line.
+        with suppress(ValueError, KeyError, TypeError):
+            if srsly.json_loads(line)["step"] < step:
+                kept.append(line.rstrip() + "\n")
+    lines.seek(0)
+    lines.truncate()
+    lines.writelines(kept)
 
 
 def _record(info: dict[str, Any], found: Statistics) -> dict[str, Any]:

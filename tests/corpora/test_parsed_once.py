@@ -117,6 +117,22 @@ def test_kept_heads_serve_other_processes_until_parser_or_words_change(tmp_path:
     assert len(os.listdir(keep)) == 3
 
 
+def test_two_writers_with_one_process_id_do_not_share_an_unfinished_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, keep = corpus(tmp_path), tmp_path / "kept"
+    write = DocBin.to_disk
+
+    def write_while_another_does(found: DocBin, place: Path) -> None:
+        write(found, place)
+        monkeypatch.setattr(DocBin, "to_disk", write)
+        list(read_parsed_once_v1(path, keep=str(keep))(pipeline()))
+
+    monkeypatch.setattr(DocBin, "to_disk", write_while_another_does)
+    assert len(list(read_parsed_once_v1(path, keep=str(keep))(pipeline()))) == len(TEXTS)
+    assert len(os.listdir(keep)) == 1
+
+
 def test_kept_heads_that_are_damaged_are_named(tmp_path: Path) -> None:
     path, keep = corpus(tmp_path), tmp_path / "kept"
     list(read_parsed_once_v1(path, keep=str(keep))(pipeline()))

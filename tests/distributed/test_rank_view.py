@@ -15,7 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from spacy.tokens import Doc, DocBin
 from spacy.training import Example
+from spacy.util import registry
+from spacy.vocab import Vocab
 from thinc.api import Adam, Config, Model, fix_random_seed
 from typer.testing import CliRunner
 
@@ -34,7 +37,9 @@ from spacy_latent.distributed.trained_arrays import TorchWeights, models_of, shi
 from spacy_latent.errors import LatentError
 from spacy_latent.models.batch_share import only_a_share
 from spacy_latent.pipeline.unreached_stages import CALLBACK
+from tests.distributed.runs import files_under
 from tests.distributed.trainings import (
+    TOK2VEC,
     make_pipeline,
     save_corpus,
     shared,
@@ -363,6 +368,53 @@ def test_a_training_is_not_mixed_with_another(tmp_path: Path, data: Path) -> Non
     refusing.to_disk(config)
     assert "Resuming after 1 step," in run(config, output=output, resume=True, overrides=longer)
     assert [p.name for p in sorted((output / "checkpoints").iterdir())] == ["step-1", "step-4"]
+
+
+def test_lists_of_components_do_not_grow_when_a_training_is_resumed(tmp_path: Path) -> None:
+    """spaCy's trees of lemmas and its patterns of attributes are appended when they are read."""
+    words = ["dogs", "cats", "mice"]
+    bin_ = DocBin()
+    for _ in range(6):
+        bin_.add(Doc(Vocab(), words=words, lemmas=["dog", "cat", "mouse"]))
+    bin_.to_disk(tmp_path / "train.spacy")
+    lemmatizer = {
+        "model": {"@architectures": "spacy.Tagger.v2", "tok2vec": TOK2VEC, "nO": None},
+        "min_tree_freq": 1,
+    }
+    pipeline = {"trainable_lemmatizer": lemmatizer, "attribute_ruler": {}}
+    config = write_config(tmp_path / "l.cfg", pipeline, tmp_path / "train.spacy", max_steps=2)
+    patterns = Config().from_disk(config)
+    tags = {"tag_map": {"@misc": "tests.tag_map"}}
+    patterns["initialize"] = {"components": {"attribute_ruler": tags}}
+    patterns.to_disk(config)
+    registry.misc("tests.tag_map")(lambda: {"X": {"POS": "NOUN"}})
+    whole, output = tmp_path / "whole", tmp_path / "output"
+    run(config, output=whole, overrides={"training.max_steps": 6})
+    for steps in (2, 4, 6):
+        run(config, output=output, resume=True, overrides={"training.max_steps": steps})
+    assert files_under(output / "model-last") == files_under(whole / "model-last")
+
+
+def test_a_checkpoint_of_a_stream_with_draws_does_not_grow_with_each_step(
+    tmp_path: Path, data: Path
+) -> None:
+    """The reader draws from Python's generator at each step, and dropout from NumPy's."""
+    path = write_config(
+        tmp_path / "t.cfg", shared("tagger"), data, max_steps=12, max_epochs=-1, dropout=0.1
+    )
+    config = Config().from_disk(path)
+    lower = {"@augmenters": "spacy.lower_case.v1", "level": 0.5}
+    config["corpora"]["train"]["augmenter"] = lower
+    config.to_disk(path)
+    for name, steps in (("whole", (12,)), ("stopped", (5, 12))):
+        for last in steps:
+            given = {"training.max_steps": last}
+            run(path, output=tmp_path / name, resume=True, overrides=given)
+    whole, stopped = (files_under(tmp_path / n / "model-last") for n in ("whole", "stopped"))
+    assert whole == stopped
+    with np.load(tmp_path / "whole" / "checkpoints" / "step-13" / "training.npz") as file:
+        # Without growth there are two, the last state and the state before the first step.
+        assert sum(name.endswith(".torch") for name in file.files) == 2
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from spacy.training.loop import train
 from spacy.util import load_config, registry
 
 from spacy_latent import listops
+from spacy_latent.distributed.train import train as train_ranks
 from spacy_latent.errors import LatentError
 from spacy_latent.training.console_table import WidenedTable
 from spacy_latent.training.structure_logger import (
@@ -70,6 +71,38 @@ def test_the_table_has_further_columns_and_stays_a_table(corpus: Path) -> None:
     depth, left, changed = (float(cell) for cell in rows[2].split()[-3:])
     # The demo's heads stand before their modifiers.
     assert depth > 0 and left == 0 and 0 <= changed <= 1
+
+
+def test_json_lines_of_a_resumed_training_follow_its_earlier_ones(
+    corpus: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log.jsonl"
+    # Another training, whose lines are replaced.
+    log.write_text('{"step": 1}\n')
+    config = load_config(CONFIG, overrides=SMALL)
+    config["paths"].update(train=str(corpus / "train.tsv"), dev=str(corpus / "dev.tsv"))
+    logger = {"@loggers": "spacy-latent.StructureLogger.v1", "output_file": str(log)}
+    config["training"]["logger"] = logger
+    config.to_disk(tmp_path / "config.cfg")
+    nowhere = io.StringIO()
+
+    def go_on(last: int) -> list[int]:
+        train_ranks(
+            tmp_path / "config.cfg",
+            tmp_path / "output",
+            overrides={"training.max_steps": last},
+            resume=True,
+            checkpoint_every=3,
+            stdout=nowhere,
+            stderr=nowhere,
+        )
+        return [json.loads(line)["step"] for line in log.read_text().splitlines()]
+
+    assert go_on(4) == [0, 2, 4]
+    # The last checkpoint is of three steps, so that step 4 is taken and written again.
+    with log.open("a") as file:
+        file.write('{"step": 6, "ep')
+    assert go_on(6) == [0, 2, 4, 6]
 
 
 def test_json_lines_hold_everything(corpus: Path, tmp_path: Path) -> None:
