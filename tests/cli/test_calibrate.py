@@ -270,6 +270,18 @@ def test_a_fit_to_few_entities_is_warned_of(
     assert said is None or said in shown
 
 
+def test_a_fit_without_any_found_entity_does_not_call_many_annotated_ones_few(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for found in (JudgedEntities(gold=60), JudgedEntities(gold=60, unannotated=3)):
+        made = EntityCalibration(docs=90, entities=60)
+        print_calibration(Calibrated(made, {}, {}, found, found, [], 2))
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "only 60" not in shown and "no confidence of a found entity is checked" in shown
+        assert ("can be judged" in shown) == bool(found.unannotated)
+        assert "that an earlier component wrote" in shown
+
+
 def test_labels_that_training_did_not_have_are_told_with_what_comes_of_them(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
