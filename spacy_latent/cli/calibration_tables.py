@@ -286,7 +286,8 @@ def print_calibration(found: Calibrated) -> None:
         msg.warn(
             f"{several.capitalize()} of the texts have {label} that the component was not trained "
             f"on: {', '.join(found.unknown)}. It cannot find them, so they count as missed. Call "
-            "the labels as in training, or train with them."
+            "the labels as in training, or train with them. If another component finds them, give "
+            "texts without them."
         )
     if found.left_out:
         such = "has such a label, " if found.unknown else ""
