@@ -167,7 +167,9 @@ def calibrate_cli(
         # Also if a component is named: this refuses a pipeline without one to calibrate.
         first = first_component(nlp, kind)
         name = component or first
-        if not as_json and getattr(nlp.get_pipe(name), "calibration", None) is not None:
+        pipe: Any = nlp.get_pipe(name)
+        before = pipe.calibration
+        if not as_json and before is not None:
             msg.info(
                 f"{name} is calibrated already. This calibration is replaced, and the figures "
                 "before are of the component as it was trained."
@@ -199,6 +201,18 @@ def calibrate_cli(
         print_parses(nlp, name, asked, found)
     else:
         print_entities(nlp, name, asked, found)
+        if precision is None and pipe.calibration != before:
+            warn_of_threshold(name, pipe.cfg["min_confidence"])
+
+
+def warn_of_threshold(name: str, least: float) -> None:
+    """Warn if the component has a min_confidence above 0, which was set for other confidences."""
+    if least:
+        msg.warn(
+            f"min_confidence of {name} was set before, to {least:.3g}, and applies to the new "
+            "confidences from now on. What was promised of it holds no longer: give --precision to "
+            "set it anew, or set it to 0."
+        )
 
 
 def first_component(nlp: Language, kind: str) -> str:

@@ -245,7 +245,14 @@ def print_calibration(found: Calibrated) -> None:
     texts, entities = number_of(made.docs, "text"), number_of(made.entities, noun)
     msg.divider(f"Calibration on {texts} with {entities}")
     known = len(found.before.probabilities)
-    if min(made.entities, known) < ENOUGH:
+    if not known:
+        judged = "can be judged" if found.before.unannotated else "is found"
+        msg.warn(
+            f"The texts have {entities}, and no {noun} {judged}: the temperature is fitted to the "
+            f"annotation alone, and no confidence of a found {noun} is checked. Train the "
+            "component before it is calibrated, or give texts in which it finds some."
+        )
+    elif min(made.entities, known) < ENOUGH:
         msg.warn(
             f"There {'is' if made.entities == 1 else 'are'} only {entities} in the annotation, and "
             f"{number_of(known, noun)} found. What is fitted to fewer than {ENOUGH} may be "
@@ -280,14 +287,16 @@ def print_calibration(found: Calibrated) -> None:
         msg.warn(
             f"{several.capitalize()} of the texts have {label} that the component was not trained "
             f"on: {', '.join(found.unknown)}. It cannot find them, so they count as missed. Call "
-            "the labels as in training, or train with them."
+            "the labels as in training, or train with them. If another component finds them, give "
+            "texts without them."
         )
     if found.left_out:
         such = "has such a label, " if found.unknown else ""
         msg.warn(
             f"{number_of(found.left_out, 'text')} left out of the fit of temperature and biases: "
             f"no sequence of tags can be as annotated, because an entity {such}crosses the start "
-            "of a sentence, or begins or ends with white space."
+            "of a sentence, begins or ends with white space, or overlaps an entity that an earlier "
+            "component wrote."
         )
 
 

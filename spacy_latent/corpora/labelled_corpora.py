@@ -107,7 +107,8 @@ class _Corpus:
         if misaligned:
             warn(
                 f"LabelledCorpora: {len(misaligned)} span(s) of {self.path} do not begin and end "
-                f"where tokens do, and their tokens count as not annotated. First {misaligned[0]}.",
+                "where tokens do. The tokens of such an entity count as not annotated; groups of "
+                f"spans lack such a span. First {misaligned[0]}.",
                 LatentWarning,
                 stacklevel=2,
             )

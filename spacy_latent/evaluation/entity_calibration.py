@@ -355,8 +355,11 @@ def _least(
 ) -> float:
     """Return the least probability that all entities of a text reach, at this coverage of texts."""
     scores = least_of_texts(pipe, examples, calibration, progress)
+    known = set(pipe.labels)
+    is_unknown = any(span.label_ not in known for one in examples for span in gold_entities(one))
+    such = ", or of a label that the component does not have" if is_unknown else ""
     lacking = (
         f"in more than {1 - coverage:.2g} of {number_of(len(scores), 'text')} with entities one is "
-        f"less probable than {LEAST_IN_SETS}"
+        f"less probable than {LEAST_IN_SETS}{such}"
     )
     return useful_threshold(scores, coverage, range(len(scores)), "entity", lacking)

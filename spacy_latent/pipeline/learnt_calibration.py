@@ -218,9 +218,11 @@ class CalibratedComponent(Generic[Map]):
         if self.cfg["calibration"] is None:
             return
         self.cfg["calibration"] = None
+        least = self.cfg.get("min_confidence")
+        kept = f" min_confidence stays {least:.3g}, which was for its confidences." if least else ""
         warnings.warn(
             f"{self.name}: its calibration is of the weights before this training, and is left "
-            "out. Run 'spacy latent calibrate' again when it is trained.",
+            f"out.{kept} Run 'spacy latent calibrate' again when it is trained.",
             LatentWarning,
             stacklevel=stacklevel,
         )

@@ -16,6 +16,7 @@ from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.analysis.thresholds import apply_threshold, threshold_for
 from spacy_latent.cli.calibration_tables import print_calibration, print_gain, print_left_out
 from spacy_latent.cli.calibration_thresholds import print_least, print_thresholds
+from spacy_latent.errors import LatentWarning
 from spacy_latent.evaluation.calibration_fit import Gain
 from spacy_latent.evaluation.entity_calibration import Calibrated, EntityCalibration, calibrate
 from tests.cli.commands import json_of, latent
@@ -73,6 +74,23 @@ def test_what_it_writes_and_prints(made: Any, tmp_path: Path) -> None:
     assert found["test"] == found["after"] and "min_confidence" not in found
     (entry,) = json_of("show", output, TEXT, "--json")["latent"].values()
     assert entry["entities"][0] in entry["possible"]
+
+
+def test_a_threshold_that_was_set_for_other_confidences_is_told(made: Any, tmp_path: Path) -> None:
+    model, dev, _ = made
+    nlp = spacy.load(model, config={"components.crf_ner.min_confidence": 0.25})
+    nlp.to_disk(tmp_path / "model")
+    told = "min_confidence of crf_ner was set before, to 0.25"
+    arguments = ("calibrate", tmp_path / "model", dev, tmp_path / "out", "--force")
+    assert told in " ".join(run(*arguments).split())
+    anew = run(*arguments, "--precision", 0.4, "--point-estimate")
+    assert told not in " ".join(anew.split())
+    assert told not in " ".join(run("calibrate", *made[:2], tmp_path / "out", "--force").split())
+    # Further training drops the calibration, and the threshold stays.
+    run(*arguments)
+    nlp = spacy.load(tmp_path / "out")
+    with pytest.warns(LatentWarning, match="min_confidence stays 0.25"):
+        nlp.update(examples(nlp), sgd=nlp.resume_training())
 
 
 @pytest.fixture
@@ -268,6 +286,18 @@ def test_a_fit_to_few_entities_is_warned_of(
     shown = " ".join(capsys.readouterr().out.split())
     assert ("fitted to fewer than 50" in shown) == (said is not None)
     assert said is None or said in shown
+
+
+def test_a_fit_without_any_found_entity_does_not_call_many_annotated_ones_few(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for found in (JudgedEntities(gold=60), JudgedEntities(gold=60, unannotated=3)):
+        made = EntityCalibration(docs=90, entities=60)
+        print_calibration(Calibrated(made, {}, {}, found, found, [], 2))
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "only 60" not in shown and "no confidence of a found entity is checked" in shown
+        assert ("can be judged" in shown) == bool(found.unannotated)
+        assert "that an earlier component wrote" in shown
 
 
 def test_labels_that_training_did_not_have_are_told_with_what_comes_of_them(
