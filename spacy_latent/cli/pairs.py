@@ -56,10 +56,11 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
         pair_fields,
         read_text_pairs_v1,
     )
+    from spacy_latent.pipeline.latent_textcat import LatentTextCategorizer
 
     nlp = load(str(path))
     config = nlp.config.interpolate()
-    own = [name for name in nlp.pipe_names if "latent_textcat" in nlp.get_pipe_meta(name).factory]
+    own = [name for name, pipe in nlp.pipeline if isinstance(pipe, LatentTextCategorizer)]
     first, second, label = (given or known for given, known in zip(fields, pair_fields(config)))
     with warnings.catch_warnings():
         # Warnings about pairs without a label, which are counted below.

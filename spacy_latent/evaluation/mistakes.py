@@ -24,6 +24,7 @@ from spacy_latent.evaluation.measured_settings import LayerSettings, measured_no
 from spacy_latent.models.text_cat_reduce import refuses_empty_texts
 from spacy_latent.pipeline.diagnostic import Diagnostic, Level, error, note, warning
 from spacy_latent.pipeline.inspection import latent_components
+from spacy_latent.pipeline.latent_encoder import LatentEncoder
 from spacy_latent.pipeline.missing_upstreams import missing_upstreams
 from spacy_latent.pipeline.scores_given import about_scores
 from spacy_latent.pipeline.scores_of_range import judged_as_labels, weighed_as_labels
@@ -331,7 +332,7 @@ def _of_wildcards(nlp: Language) -> Iterable[Diagnostic]:
                 f'{name} listens to "*", which no latent encoder answers. Name the one that '
                 "is meant as its upstream.",
             )
-        encoders += nlp.get_pipe_meta(name).factory == "latent_encoder"
+        encoders += isinstance(pipe, LatentEncoder)
 
 
 def _of_own_embedders(nlp: Language, frozen: set[str]) -> Iterable[Diagnostic]:
