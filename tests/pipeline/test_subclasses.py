@@ -1,13 +1,16 @@
-"""Components of a user that are subclasses of ours, under factories of their own names."""
+"""Components of a user: subclasses of ours under factories of their own, and any others."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import spacy
 from spacy.language import Language
+from spacy.tokens import Doc
 
 from spacy_latent.cli.pairs import model_row
+from spacy_latent.evaluation.assessment import assess
 from spacy_latent.evaluation.controls import control_config
 from spacy_latent.evaluation.mistakes import find_traps
 from spacy_latent.pipeline.factories import factory_of
@@ -15,7 +18,7 @@ from spacy_latent.pipeline.latent_encoder import LatentEncoder
 from spacy_latent.pipeline.latent_textcat import LatentTextCategorizer
 from tests.cli.test_pairs import save_aligned
 from tests.models.pair_pipelines import pipeline, trained
-from tests.pipeline.small_pipelines import TOK2VEC, initialized, latent_pipeline, stock
+from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized, latent_pipeline, stock
 
 
 class OwnEncoder(LatentEncoder):
@@ -28,6 +31,20 @@ class OwnEncoder(LatentEncoder):
 
 class OwnCategorizer(LatentTextCategorizer):
     pass
+
+
+@Language.factory("own_guess", assigns=["doc.cats"])
+class OwnGuess:
+    """Component whose ``cfg`` is no mapping, and which has no labels and no method ``pipe``."""
+
+    cfg = SimpleNamespace()
+
+    def __init__(self, nlp: Language, name: str) -> None:
+        self.name = name
+
+    def __call__(self, doc: Doc) -> Doc:
+        doc.cats["length"] = 0.5
+        return doc
 
 
 for usual, component in (("latent_encoder", OwnEncoder), ("latent_textcat", OwnCategorizer)):
@@ -75,3 +92,11 @@ def test_the_alignments_of_an_own_classifier_are_judged(tmp_path: Path) -> None:
     config = config.replace('factory = "latent_textcat"', 'factory = "own_latent_textcat"')
     (tmp_path / "own" / "config.cfg").write_text(config)
     assert model_row(tmp_path / "own", tmp_path / "dev.spacy")["f1"] == 1.0
+
+
+def test_the_cfg_of_a_component_may_be_anything() -> None:
+    nlp = latent_pipeline("textcat")
+    nlp.add_pipe("own_guess")
+    initialized(nlp)
+    assert "accuracy" in assess(nlp, examples(nlp)).figures.task.measures
+    find_traps(nlp, examples(nlp))
