@@ -165,6 +165,20 @@ def links_of(doc: Doc, component: str) -> list[tuple[int, int]] | None:
     return [(cell.source, cell.target) for cell in annotation.cells()]
 
 
+def gold_links(
+    doc: Doc, sure: str = SURE, possible: str = POSSIBLE
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]] | None:
+    """Return the sure and the possible links of a reference; None if it has no alignment.
+
+    A pair may have only possible links. An alignment without links says that all predicted links
+    are wrong.
+    """
+    certain, further = links_of(doc, sure), links_of(doc, possible)
+    if certain is None and further is None:
+        return None
+    return certain or [], further or certain or []
+
+
 def score_alignment(
     examples: Iterable[Example],
     component: str,
@@ -183,9 +197,9 @@ def score_alignment(
     rows = []
     for example in examples:
         found = links_of(example.predicted, component)
-        gold = links_of(example.reference, sure)
+        gold = gold_links(example.reference, sure, possible)
         if found is not None and gold is not None:
-            rows.append((found, gold, links_of(example.reference, possible) or gold))
+            rows.append((found, *gold))
     if not rows:
         return {}
     scores = alignment_scores(*zip(*rows))

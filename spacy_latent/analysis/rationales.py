@@ -9,7 +9,6 @@ import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from spacy.language import Language
@@ -20,6 +19,7 @@ from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.scores import ExampleScorer, Scores
 from spacy_latent.analysis.task import labels_of_others, only_label
 from spacy_latent.annotations import runs
+from spacy_latent.annotations.settings import cfg_of
 from spacy_latent.errors import LatentError, number_of
 
 KEY = "rationale"
@@ -191,8 +191,8 @@ def _without(cats: dict[str, float], others: Collection[str]) -> dict[str, float
 def _other_categories(nlp: Language, spans_key: str) -> frozenset[str]:
     """Return the categories that only components without these rationales predict."""
     for name, pipe in nlp.pipeline:
-        cfg: Any = getattr(pipe, "cfg", None) or {}
-        if "doc.cats" in nlp.get_pipe_meta(name).assigns and cfg.get("spans_key") == spans_key:
+        own = cfg_of(pipe).get("spans_key") == spans_key
+        if own and "doc.cats" in nlp.get_pipe_meta(name).assigns:
             return labels_of_others(nlp, name)
     return frozenset()
 
@@ -204,7 +204,7 @@ def _score_range(nlp: Language, others: Collection[str]) -> tuple[float, float] 
         others: categories whose components do not count.
     """
     for _, pipe in nlp.pipeline:
-        found: Any = (getattr(pipe, "cfg", None) or {}).get("score_range")
+        found = cfg_of(pipe).get("score_range")
         if found is not None and not set(getattr(pipe, "labels", ())) & set(others):
             return found[0], found[1]
     return None

@@ -16,6 +16,7 @@ from spacy.training import Example
 
 from spacy_latent.analysis.judged_entities import MISSING
 from spacy_latent.annotations import annotated_labels
+from spacy_latent.annotations.settings import cfg_of
 
 ROUNDS = 1000
 # Number of resamples drawn at a time, to bound the memory.
@@ -136,8 +137,7 @@ def _cats(
     gold = [cats for example in examples if (cats := own(example.reference))]
     if not gold:
         return None
-    cfg = getattr(pipe, "cfg", {})
-    score_range = cfg.get("score_range")
+    score_range = cfg_of(pipe).get("score_range")
     low, high = score_range or (0.0, 1.0)
     values = {value for cats in gold for value in cats.values()}
     if score_range is not None or not values <= {0.0, 1.0}:
@@ -168,7 +168,7 @@ def _cats(
     several = "multi_label" in attrs
     if all(sum(cats.values()) == 1.0 and not (several and len(cats) == 1) for cats in gold):
         return of_one
-    threshold = cfg.get("threshold", 0.5)
+    threshold = cfg_of(pipe).get("threshold", 0.5)
 
     def labels(example: Example) -> Sequence[float]:
         reference = own(example.reference)

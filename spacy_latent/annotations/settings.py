@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
 
 from spacy_latent.errors import LatentError, check_whole
 
@@ -28,6 +30,12 @@ class Stored:
 
 
 BEST, PROBABILITIES = Stored("map"), Stored("probabilities")
+
+
+def cfg_of(pipe: object) -> Mapping[str, Any]:
+    """Return the settings of a component; empty for one of a user whose ``cfg`` is no mapping."""
+    cfg = getattr(pipe, "cfg", None)
+    return cfg if isinstance(cfg, Mapping) else {}
 
 
 def check_share(name: str, setting: str, value: object) -> None:

@@ -47,6 +47,20 @@ def lines_of_stdin() -> Iterator[str]:
     yield from lines_of(sys.stdin)
 
 
+def typed_texts(text: str) -> Iterator[str]:
+    """Yield the text of an argument, or the lines of standard input if it is "-"."""
+    if text != STDIN:
+        yield typed_text(text)
+        return
+    lines = lines_of_stdin()
+    first = next(lines, None)
+    if first is None:
+        warn("Standard input has no text", "Give texts there, one a line.")
+        return
+    yield first
+    yield from lines
+
+
 def typed_text(text: str) -> str:
     """Return the text of an argument; exit if it is invalid UTF-8, or the name of a file."""
     try:

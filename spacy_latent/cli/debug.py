@@ -14,7 +14,7 @@ import typer
 from spacy_latent.cli.config_blocks import LAYERS
 from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, FindingsAsJson, GpuId
-from spacy_latent.cli.pipelines import load, prepare
+from spacy_latent.cli.pipelines import is_installed, load, prepare
 from spacy_latent.errors import LatentError, LatentWarning, NoLabels, number_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ Examples:
 
 def debug_cli(
     context: typer.Context,
-    source: Path = typer.Argument(..., help="Config file, or directory of a trained pipeline"),
+    source: Path = typer.Argument(..., help="Config file, or a trained pipeline or package"),
     corpus: str | None = typer.Option(
         None, "--corpus", help="Texts to check; the config's training corpus if not given"
     ),
@@ -87,7 +87,7 @@ def examine(
 
     of_settings: list[Diagnostic] = []
     sourced: list[str] = []
-    is_new = not source.is_dir()
+    is_new = source.is_file() or not (source.is_dir() or is_installed(source))
     if is_new:
         nlp, sourced, of_settings = read_config(source, overrides)
     else:

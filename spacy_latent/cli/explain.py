@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from spacy_latent.characters import escaped_lines
-from spacy_latent.cli.corpus import STDIN, lines_of_stdin, typed_text
+from spacy_latent.cli.corpus import STDIN, typed_texts
 from spacy_latent.cli.messages import failing, msg
 from spacy_latent.cli.options import Code, GpuId, Html, Model, Text, TextsAsJson
 from spacy_latent.cli.output import check_output, write_page
@@ -71,7 +71,7 @@ def explain_cli(
     with failing("The text could not be explained", OSError):
         prepare(code, gpu_id)
         nlp = load(model)
-        for line in lines_of_stdin() if text == STDIN else [typed_text(text)]:
+        for line in typed_texts(text):
             try:
                 found = explain(
                     nlp,

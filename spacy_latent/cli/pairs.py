@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spacy.language import Language
-    from spacy.tokens import Doc
     from spacy.training import Example
 
 Row = dict[str, Any]
@@ -46,7 +45,7 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
     """
     from spacy.training import Example
 
-    from spacy_latent.analysis.alignments import alignment_scores, links_of
+    from spacy_latent.analysis.alignments import alignment_scores, gold_links, links_of
     from spacy_latent.analysis.reference_check import in_words, unknown_labels
     from spacy_latent.cli.corpus import field_hint
     from spacy_latent.cli.progress import progress
@@ -56,10 +55,11 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
         pair_fields,
         read_text_pairs_v1,
     )
+    from spacy_latent.pipeline.latent_textcat import LatentTextCategorizer
 
     nlp = load(str(path))
     config = nlp.config.interpolate()
-    own = [name for name in nlp.pipe_names if "latent_textcat" in nlp.get_pipe_meta(name).factory]
+    own = [name for name, pipe in nlp.pipeline if isinstance(pipe, LatentTextCategorizer)]
     first, second, label = (given or known for given, known in zip(fields, pair_fields(config)))
     with warnings.catch_warnings():
         # Warnings about pairs without a label, which are counted below.
@@ -68,7 +68,7 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
         examples = list(reader(nlp))
     if not examples:
         raise LatentError(f"The corpus {corpus} holds no pairs. Give one with at least one.")
-    gold = [_gold(example.reference) for example in examples]
+    gold = [gold_links(example.reference) for example in examples]
     labelled = [bool(example.reference.cats) for example in examples]
     if not any(labelled) and not any(gold):
         raise NoSuchField(
@@ -128,12 +128,14 @@ def control_rows(corpus: Path) -> list[Row]:
     """Return a row for each control, if the references have alignments, as in .spacy files."""
     import spacy
 
-    from spacy_latent.analysis.alignments import ALIGNMENT_CONTROLS, alignment_scores
+    from spacy_latent.analysis.alignments import ALIGNMENT_CONTROLS, alignment_scores, gold_links
     from spacy_latent.corpora.text_pairs import FIRST, SECOND, read_docs
 
     if corpus.suffix != ".spacy":
         return []
-    docs = [(doc, gold) for doc in read_docs(spacy.blank("xx"), corpus) if (gold := _gold(doc))]
+    docs = [
+        (doc, gold) for doc in read_docs(spacy.blank("xx"), corpus) if (gold := gold_links(doc))
+    ]
     rows = []
     for name, control in ALIGNMENT_CONTROLS.items() if docs else ():
         found = []
@@ -150,7 +152,7 @@ def compare(rows: list[Row], beside: str, corpus: Path) -> None:
     """Add to rows with alignments the interval of the difference in F1 from the row ``beside``."""
     import spacy
 
-    from spacy_latent.analysis.alignments import f1_difference
+    from spacy_latent.analysis.alignments import f1_difference, gold_links
     from spacy_latent.corpora.text_pairs import read_docs
 
     aligned = {row["name"]: row.pop("links") for row in rows if "links" in row}
@@ -158,23 +160,12 @@ def compare(rows: list[Row], beside: str, corpus: Path) -> None:
         return
     if beside not in aligned:
         fail(f"There is no row {beside!r} to compare with; there is {list(aligned)}.")
-    gold = [_gold(doc) for doc in read_docs(spacy.blank("xx"), corpus)]
+    gold = [gold_links(doc) for doc in read_docs(spacy.blank("xx"), corpus)]
     sure, possible = zip(*filter(None, gold))
     for row in rows:
         if row["name"] in aligned and row["name"] != beside:
             both = aligned[row["name"]], aligned[beside]
             row["difference"] = f1_difference(*both, sure, possible)
-
-
-def _gold(doc: Doc) -> tuple[Any, Any] | None:
-    """Return the sure and the possible links, or None if the pair has no alignment.
-
-    An alignment without links says that all predicted links are wrong.
-    """
-    from spacy_latent.analysis.alignments import POSSIBLE, SURE, links_of
-
-    sure = links_of(doc, SURE)
-    return None if sure is None else (sure, links_of(doc, POSSIBLE) or sure)
 
 
 def main(

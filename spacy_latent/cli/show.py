@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from spacy_latent.cli.corpus import STDIN, lines_of_stdin, typed_text
+from spacy_latent.cli.corpus import STDIN, typed_text, typed_texts
 from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import (
     Alternatives,
@@ -62,7 +62,7 @@ def show_cli(
         if second is not None:
             texts = [make_pair_doc(nlp, typed_text(text), typed_text(second))]
         else:
-            texts = lines_of_stdin() if text == STDIN else [typed_text(text)]
+            texts = typed_texts(text)
         for doc in annotated(nlp, texts, component, threshold, alternatives):
             names = [component] if component else list(doc._.latent)
             if as_json:

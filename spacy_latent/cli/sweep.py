@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from spacy_latent.characters import escaped_lines
+from spacy_latent.cli.config_blocks import block_of
 from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, GpuId
 from spacy_latent.cli.output import check_output
@@ -40,6 +41,8 @@ def sweep_cli(
     The table has means and deviations. Settings for all trainings are given as in spacy train:
     --training.max_steps 100.
     """
+    from confection import ConfigValidationError
+
     from spacy_latent.cli.config_errors import config_overrides
     from spacy_latent.corpora.text_files import read_text
     from spacy_latent.distributed.sweep import (
@@ -69,11 +72,12 @@ def sweep_cli(
     # A training that fails is not tried again, so all of them would be lost.
     check_output(output / "log.txt")
     arguments = ["--gpu-id", str(gpu_id)] + ([] if code is None else ["--code", str(code)])
-    with failing("The sweep could not be made"):
+    with failing("The sweep could not be made", ConfigValidationError):
         text = read_text(config)
         values = read_grid(grid)
         cells = cells_of(values, seeds)
         refuse_unread(config, overrides, values)
+        refuse_absent(config, [{**overrides, **cell.overrides} for cell in cells_of(values, 1)])
         identity = identity_of(text, values, overrides)
         train = spacy_train(config, output, overrides, arguments)
         sweep(cells, study, train, identity=identity, progress=msg.text)
@@ -118,3 +122,29 @@ def refuse_unread(config: Path, overrides: dict[str, Any], values: Mapping[str, 
     unread = [said for each in asked for said in unread_overrides(config, each)]
     if unread:
         raise LatentError(" ".join(dict.fromkeys(unread)))
+
+
+def refuse_absent(config: Path, trainings: Sequence[Mapping[str, Any]]) -> None:
+    """Raise LatentError for a corpus that does not exist, without which trainings would fail.
+
+    Args:
+        trainings: The overrides of each.
+    """
+    from spacy.language import DEFAULT_CONFIG
+    from spacy.util import load_config
+
+    from spacy_latent.cli.training_corpus import absent_path, missing_path
+
+    for overrides in trainings:
+        made = load_config(config, overrides=dict(overrides), interpolate=False)
+        corpora = {key: DEFAULT_CONFIG["training"][key] for key in ("train_corpus", "dev_corpus")}
+        made["training"] = {**corpora, **made.get("training", {})}
+        whole = made.interpolate()
+        for setting in corpora:
+            name = str(whole["training"][setting])
+            reader = str(block_of(whole, f"{name}.@readers"))
+            # Readers of others may have a path of something else than a file.
+            if not reader.startswith(("spacy.", "spacy-latent.")):
+                continue
+            if said := missing_path(made, setting) or absent_path(whole, name):
+                raise LatentError(said)

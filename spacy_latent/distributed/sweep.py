@@ -84,8 +84,15 @@ def read_grid(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
         raise LatentError(f"The grid {path} is {read!r}. {expected}")
     grid: dict[str, dict[str, dict[str, Any]]] = {}
     for setting, values in read.items():
+        _check_plain(path, values)
         if isinstance(setting, str) and isinstance(values, list) and values:
-            grid[setting] = {_as_text(value): {setting: value} for value in values}
+            names = [_as_text(value) for value in values]
+            if len(set(names)) < len(names):
+                raise LatentError(
+                    f"{path}: {setting!r} is {values!r}, in which two values are the same in a "
+                    "config. Give each once."
+                )
+            grid[setting] = {name: {setting: value} for name, value in zip(names, values)}
         elif isinstance(setting, str) and _are_named(values):
             grid[setting] = values
         else:
@@ -95,7 +102,19 @@ def read_grid(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _as_text(value: Any) -> str:
+    """Return a value as it is written on the command line of ``spacy train``."""
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _check_plain(path: Path, values: Any) -> None:
+    """Raise LatentError for a value that no config has: YAML reads 2024-01-01 as a date."""
+    try:
+        json.dumps(values)
+    except TypeError as error:
+        raise LatentError(
+            f"{path}: {values!r} has a value that is none of a config ({error}). Put it into "
+            "quotation marks."
+        ) from error
 
 
 def _are_named(values: Any) -> bool:

@@ -10,6 +10,7 @@ from spacy.training import Example
 
 from spacy_latent.analysis.reference_check import is_annotated
 from spacy_latent.annotations import annotated_labels, rejected_key
+from spacy_latent.annotations.settings import cfg_of
 from spacy_latent.errors import number_of
 from spacy_latent.pipeline.diagnostic import Diagnostic, error, note, warning
 from spacy_latent.pipeline.entity_evidence import EvidenceSettings
@@ -114,7 +115,7 @@ def about_rejected_spans(
         blocks = reader.get("corpora") or {}
         keys |= {one.get("incorrect_spans_key") for one in blocks.values() if isinstance(one, dict)}
     learning = [pipe for name, pipe in nlp.pipeline if name not in frozen]
-    known = {getattr(pipe, "cfg", {}).get("incorrect_spans_key") for pipe in learning}
+    known = {cfg_of(pipe).get("incorrect_spans_key") for pipe in learning}
     for key in sorted(str(key) for key in keys - known - {None}):
         yield warning(
             "rejected-spans",

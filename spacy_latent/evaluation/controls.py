@@ -96,7 +96,8 @@ def control_config(
                     # The entropy of scores that are not used.
                     weight = block["entropy_weight"]
                     changes.append(_set(changed, (*place, "entropy_weight"), weight, 0.0))
-        if whole.get("factory") == "latent_encoder":
+        # A latent_encoder, also one under a factory of the user's.
+        if "teacher_forcing" in whole:
             for setting, off in (("supervision", 0.0), ("teacher_forcing", False)):
                 if whole.get(setting):
                     place = ("components", name, setting)

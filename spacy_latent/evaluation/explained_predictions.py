@@ -13,6 +13,7 @@ from spacy.pipeline.textcat_multilabel import MultiLabel_TextCategorizer
 from spacy.tokens import Doc
 from thinc.api import Model
 
+from spacy_latent.annotations.settings import cfg_of
 from spacy_latent.confidence import confidences
 from spacy_latent.errors import LatentError
 from spacy_latent.models.span_getters import PairSpans
@@ -57,7 +58,7 @@ def choose(nlp: Language, component: str | None) -> tuple[str, Any]:
         )
     name = component or next(iter(found))
     pipe = found[name]
-    if getattr(pipe, "cfg", {}).get("score_range") is not None:
+    if cfg_of(pipe).get("score_range") is not None:
         raise LatentError(
             f"{name!r} gives numbers in a range, not probabilities of categories, and there is no "
             "category to explain."

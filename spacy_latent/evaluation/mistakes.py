@@ -12,6 +12,7 @@ from spacy.pipeline.tok2vec import Tok2VecListener
 from spacy.training import Example
 from thinc.api import Model
 
+from spacy_latent.annotations.settings import cfg_of
 from spacy_latent.errors import number_of
 from spacy_latent.evaluation.annotation_mistakes import (
     about_categories,
@@ -24,6 +25,7 @@ from spacy_latent.evaluation.measured_settings import LayerSettings, measured_no
 from spacy_latent.models.text_cat_reduce import refuses_empty_texts
 from spacy_latent.pipeline.diagnostic import Diagnostic, Level, error, note, warning
 from spacy_latent.pipeline.inspection import latent_components
+from spacy_latent.pipeline.latent_encoder import LatentEncoder
 from spacy_latent.pipeline.missing_upstreams import missing_upstreams
 from spacy_latent.pipeline.scores_given import about_scores
 from spacy_latent.pipeline.scores_of_range import judged_as_labels, weighed_as_labels
@@ -215,7 +217,7 @@ def settings_of(pipe: Any, node: Model) -> LayerSettings:
         layer.structure,
         layer.estimator,
         scorer_learn_rate=latent_shim(node).learn_rates.get("latent.scorer.", 1.0),
-        supervised=bool(getattr(pipe, "cfg", {}).get("supervision")),
+        supervised=bool(cfg_of(pipe).get("supervision")),
         chooses_words=isinstance(layer, RationaleLayer),
         has_evidence=getattr(module, "evidence", None) is not None,
     )
@@ -310,7 +312,7 @@ def _of_stored_names(nlp: Language) -> Iterable[Diagnostic]:
         nodes = model.walk() if isinstance(model, Model) else ()
         for name in filter(None, [node.attrs.get("stored_as") for node in nodes]):
             writers.setdefault(name, []).append(f"the LatentTok2Vec of {component}")
-        if getattr(pipe, "cfg", {}).get("annotate", "none") != "none":
+        if cfg_of(pipe).get("annotate", "none") != "none":
             writers.setdefault(component, []).append(component)
     for name, found in writers.items():
         if len(found) > 1:
@@ -331,7 +333,7 @@ def _of_wildcards(nlp: Language) -> Iterable[Diagnostic]:
                 f'{name} listens to "*", which no latent encoder answers. Name the one that '
                 "is meant as its upstream.",
             )
-        encoders += nlp.get_pipe_meta(name).factory == "latent_encoder"
+        encoders += isinstance(pipe, LatentEncoder)
 
 
 def _of_own_embedders(nlp: Language, frozen: set[str]) -> Iterable[Diagnostic]:

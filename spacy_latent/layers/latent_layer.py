@@ -236,6 +236,9 @@ class LatentLayer(nn.Module):
         with torch.autocast(device_type=scores.device.type, enabled=False):
             if scores.dtype in (torch.float16, torch.bfloat16):
                 scores = scores.float()
+            elif scores.dtype == torch.float64:
+                # A scorer that computes in float64, over vectors that composers cannot multiply so.
+                scores = scores.to(torch.promote_types(vectors.dtype, torch.float32))
             scores = scores / temperature
             if scores.requires_grad:
                 scores.register_hook(without_traces)
@@ -248,10 +251,11 @@ class LatentLayer(nn.Module):
             per_token: whether each part belongs to a token, the first axis of an item's scores.
         """
         structure = self.present_structure
-        if not isinstance(scores, Tensor):
+        if not (isinstance(scores, Tensor) and scores.is_floating_point()):
+            what = f"{scores.dtype}" if isinstance(scores, Tensor) else type(scores).__name__
             raise LatentError(
-                f"{type(self.scorer).__name__} gave {type(scores).__name__}; expected a tensor, "
-                f"the scores (B, *parts) of {structure.name}."
+                f"{type(self.scorer).__name__} gave {what}; expected a tensor of floating-point "
+                f"numbers, the scores (B, *parts) of {structure.name}."
             )
         shape = tuple(scores.shape)
         batch, tokens = vectors.shape[:2]

@@ -7,6 +7,8 @@ from typing import Any
 from spacy.language import Language
 from thinc.api import Config, Model
 
+from spacy_latent.pipeline.trained_component import TrainedComponent
+
 # Settings of the default embedder. The default configs of components only name its architecture.
 EMBEDDER = {
     "@architectures": "spacy.HashEmbedCNN.v2",
@@ -20,7 +22,7 @@ EMBEDDER = {
 }
 
 # Arguments that spaCy gives each factory, and the model.
-FIRST = ("nlp", "name", "model")
+FIRST = {"nlp": Language, "name": str, "model": Model}
 
 
 def default_config(component: type, name: str, text: str) -> dict[str, Any]:
@@ -36,11 +38,20 @@ def default_config(component: type, name: str, text: str) -> dict[str, Any]:
 
 
 def _settings_of(component: type) -> list[Parameter]:
-    parameters = signature(component).parameters.values()
-    return [one for one in parameters if one.kind is Parameter.KEYWORD_ONLY]
+    """Return the settings of a constructor, and of those to which it passes ``**settings``."""
+    found: dict[str, Parameter] = {}
+    for base in component.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        parameters = signature(vars(base)["__init__"]).parameters.values()
+        named = {one.name: one for one in parameters if one.kind is Parameter.KEYWORD_ONLY}
+        found = {**named, **found}
+        if all(one.kind is not Parameter.VAR_KEYWORD for one in parameters):
+            break
+    return list(found.values())
 
 
-def factory_of(component: type, name: str) -> Callable[..., Any]:
+def factory_of(component: type[TrainedComponent], name: str) -> Callable[..., TrainedComponent]:
     """Return the factory of a component, with the settings of its constructor as arguments.
 
     spaCy checks the types of a config against the signature of the factory.
@@ -50,17 +61,15 @@ def factory_of(component: type, name: str) -> Callable[..., Any]:
             then settings by keyword.
     """
 
-    def make(nlp: Language, name: str, model: Model, **settings: Any) -> Any:
+    def make(nlp: Language, name: str, model: Model, **settings: object) -> TrainedComponent:
         return component(nlp.vocab, model, name, **settings)
 
-    of_class = signature(component).parameters.values()
-    known = {one.name: one.annotation for one in of_class if one.name != "vocab"}
-    annotations = {"nlp": Language, **known}
     kind = Parameter.POSITIONAL_OR_KEYWORD
-    first = [Parameter(key, kind, annotation=annotations[key]) for key in FIRST]
-    shown = Signature([*first, *_settings_of(component)], return_annotation=component)
-    make.__signature__ = shown  # type: ignore[attr-defined]
-    make.__annotations__ = {**annotations, "return": component}
+    parameters = [Parameter(key, kind, annotation=of) for key, of in FIRST.items()]
+    parameters += _settings_of(component)
+    make.__signature__ = Signature(parameters, return_annotation=component)  # type: ignore[attr-defined]
+    typed = [one for one in parameters if one.annotation is not Parameter.empty]
+    make.__annotations__ = {**{one.name: one.annotation for one in typed}, "return": component}
     make.__name__ = make.__qualname__ = f"make_{name}"
     make.__module__ = component.__module__
     return make

@@ -15,6 +15,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
 
+from spacy_latent.annotations.settings import cfg_of
 from spacy_latent.errors import LatentWarning
 from spacy_latent.pipeline.diagnostic import Diagnostic, warning
 from spacy_latent.pipeline.training_settings import training_settings
@@ -140,7 +141,7 @@ def _of_settings(component: str, pipe: Any) -> Iterator[Diagnostic]:
         )
     scorer = getattr(pipe, "scorer", None)
     if isinstance(scorer, partial) and "rationale_key" in scorer.keywords:
-        read, written = scorer.keywords["rationale_key"], pipe.cfg.get("spans_key")
+        read, written = scorer.keywords["rationale_key"], cfg_of(pipe).get("spans_key")
         if read != written:
             yield warning(
                 "rationale-key",

@@ -8,9 +8,11 @@ follows from a MAP oracle alone then works.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -74,7 +76,7 @@ class Structure(StructureContract):
 
         A set is assumed to cover only itself unless its class says otherwise.
         """
-        same = type(self) is type(other) and self._settings() == other._settings()
+        same = type(self) is type(other) and _are_same(self._settings(), other._settings())
         return True if same else None
 
     # ---------------------------------------------------------------- operations
@@ -559,3 +561,18 @@ def _in_float64(scores: Tensor) -> Tensor:
     if not isinstance(scores, Tensor) or not scores.is_floating_point():
         return scores
     return scores.double()
+
+
+def _are_same(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    """Return whether settings are the same; the values of arrays among them are compared."""
+    return ours.keys() == theirs.keys() and all(
+        _is_same(value, theirs[name]) for name, value in ours.items()
+    )
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return np.array_equal(one, other)
+    return bool(one == other)

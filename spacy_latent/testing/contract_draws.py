@@ -180,6 +180,8 @@ class DrawChecks(EstimatorChecks):
             )
         if draw.penalty is not None:
             report.has_shape("penalty", where, draw.penalty, (batch,))
+            finite = draw.penalty.isfinite().all()
+            report.holds("penalty", finite, f"{where}: given {written(draw.penalty)}.")
         report.holds("z", z.isfinite().all(), f"{where}: it holds NaN or infinity.")
         least, most = z.aminmax()
         said = f"{where}: values lie between {float(least)} and {float(most)}."

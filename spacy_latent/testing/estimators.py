@@ -172,6 +172,20 @@ class _Contract(DrawChecks):
             first, second = (self.draw(case, scores, True, 3).z for _ in range(2))
             self.report.identical("training", f"{case.name}, twice with one seed", second, first)
             self.without_gradients("training", case, True, first)
+            states = [self.state_of_generator(case, seed) for seed in (1, 2)]
+            self.report.holds(
+                "training",
+                not torch.equal(*states),
+                f"{case.name}: it seeds torch's default generator, on which all other draws of a "
+                "training depend. Give a torch.Generator of its own.",
+            )
+
+    def state_of_generator(self, case: Case, seed: int) -> Tensor:
+        """Return the state of torch's generator after a draw in training that began with a seed."""
+        estimator = self.fresh()
+        with seeded(seed), self.report.works("training", case.name):
+            estimator(case.structure, case.scores(), case.lengths, True)
+            return torch.get_rng_state()
 
     def without_gradients(
         self, operation: str, case: Case, is_train: bool, expected: Tensor

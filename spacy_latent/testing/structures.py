@@ -23,6 +23,22 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+# Names that may be in ``tractable``.
+TRACTABLE = frozenset(
+    {
+        "entropy",
+        "log_partition",
+        "log_prob",
+        "marginals",
+        "reparameterize",
+        "reparameterize_trace",
+        "sample",
+        "sample_trace",
+        "smoothed",
+    }
+)
+
+
 class StructureOptions(TypedDict, total=False):
     """Options of :func:`structure_checks`."""
 
@@ -118,6 +134,13 @@ class _Contract(MemberChecks, SumChecks, SampleChecks, SparsemapChecks, BatchChe
             "part_axes",
             structure.part_axes == axes,
             f"given {structure.part_axes}; the members listed have {axes} axes of parts.",
+        )
+        # Estimators would be refused for a name that is misspelt, and fail at a list.
+        names = structure.tractable
+        report.holds(
+            "tractable",
+            isinstance(names, (frozenset, set)) and names <= TRACTABLE,
+            f"given {names!r}; expected a frozenset of some of {sorted(TRACTABLE)}.",
         )
         parts, inside, used = self.parts(), listing.inside(), listing.used()
         for b in range(len(listing)):

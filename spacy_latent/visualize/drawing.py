@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
@@ -9,7 +10,7 @@ from itertools import repeat
 from spacy.tokens import Doc, Span
 
 from spacy_latent.annotations import SpanStructure
-from spacy_latent.errors import LatentError, number_of
+from spacy_latent.errors import LatentError, LatentWarning, number_of
 from spacy_latent.visualize.displacy_drawing import (
     NO_STRUCTURE,
     drawn_components,
@@ -32,6 +33,8 @@ from spacy_latent.visualize.picture import WEIGHTS, Figure, beside, svg
 from spacy_latent.visualize.structure_view import TITLE_WORDS, StructureView
 from spacy_latent.visualize.styles import draw_figure, known_styles
 
+# A structure of a whole text cannot be cut.
+OF_SLICES = "A slice of a doc has the structures within it, such as those of its sentences."
 DISPLACY_STYLES = ("dep", "ent", "span")
 # Greatest number of words, in both texts together, of the drawn pieces of a pair that is aligned
 # piece by piece. Each drawing has a row for each word.
@@ -111,6 +114,9 @@ def render(
     bare = page and not opening and not closing
     if bare and made and not any(len(doc._.latent) for doc in made):
         raise LatentError(NO_STRUCTURE)
+    if not page and any(map(len, made)) and not any(is_drawn(doc, component) for doc in made):
+        # displaCy warns, too, where it has nothing to draw.
+        warnings.warn(f"{NO_STRUCTURE} {OF_SLICES}", LatentWarning, stacklevel=2)
     if made:
         drawing_options = drawing_options.of(settings_of(made[0]))
     if page:

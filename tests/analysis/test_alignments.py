@@ -79,6 +79,10 @@ def test_the_scorer_reads_annotations():
     found = score_alignment(pairs, "latent_textcat")
     assert found["latent_align_p"] == found["latent_align_f"] == 0.5
     assert score_alignment([without], "latent_textcat") == {}
+    # In a pair with possible links alone, all others are wrong.
+    unsure = Example(predicted, annotated(nlp, "possible", [[0, 1]]))
+    found = score_alignment([*pairs, unsure], "latent_textcat")
+    assert (found["latent_align_p"], found["latent_align_r"]) == (0.25, 0.5)
     scorer = registry.get("scorers", "spacy-latent.alignment_scorer.v1")()
     for example in pairs:
         example.reference.cats = {"A": 1.0, "B": 0.0}

@@ -9,7 +9,7 @@ import pytest
 import spacy
 import srsly
 from spacy.tokens import Doc, DocBin
-from spacy.util import load_config
+from spacy.util import load_config, load_model_from_path
 from thinc.api import Config
 
 from spacy_latent.cli.corpus import read_counted, read_examples
@@ -318,10 +318,15 @@ def test_compare_evaluations(tmp_path: Path) -> None:
     assert "not both" in said("evaluate", "compare", first, tmp_path, code=1)
 
 
-def test_debug(saved: Path) -> None:
+def test_debug(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = said("debug", saved / "model", "--corpus", saved / "dev.spacy")
     assert "SpanningTree(" in shown and "Norms of the gradients" in shown
     assert "No mistake was found" in shown
+    with monkeypatch.context() as patch:
+        patch.setattr("spacy.util.is_package", lambda name: name == "en_installed")
+        patch.setattr("spacy.load", lambda name: load_model_from_path(saved / "model"))
+        installed = said("debug", "en_installed", "--corpus", saved / "dev.spacy")
+    assert "Norms of the gradients" in installed and "No mistake was found" in installed
     found = json_of("debug", saved / "model", "--json")
     assert found["gradients"] == {}
     assert [f["code"] for f in found["findings"] if f["level"] != "note"] == []

@@ -171,3 +171,9 @@ def test_probabilities_that_are_not_calibrated_are_said_to_be(factory: str, tmp_
         # The output for one component has no message on the others.
         alone = show(tmp_path / "model", TEXT, "--component", "latent_textcat")
         assert "as trained" not in alone
+
+
+@pytest.mark.parametrize("command", ["show", "explain"])
+def test_empty_standard_input_is_told(command: str, saved: Any) -> None:
+    result = latent(command, saved[1], "--json", text="")
+    assert not result.stdout and "no text" in result.stderr

@@ -221,6 +221,8 @@ def test_a_grid_that_is_none_is_refused(grid: str, tmp_path: Path) -> None:
         ({"training.seed": [7, 8]}, "'training.seed'.*--seeds"),
         ({"a": {"b": {"training.seed": 7}}}, "'a'.*training.seed.*--seeds"),
         ({"x.y": [1, 2], "a": {"b": {"x.y": 3}}}, "'x.y'.*'a'"),
+        # spaCy reads both as true, and one would take the place of the other.
+        ({"x.y": [True, "true", False]}, "'x.y'.*same"),
     ],
 )
 def test_a_grid_that_would_not_do_what_it_says_is_refused(
@@ -229,6 +231,13 @@ def test_a_grid_that_would_not_do_what_it_says_is_refused(
     (tmp_path / "grid.json").write_text(json.dumps(grid))
     with pytest.raises(LatentError, match=said):
         read_grid(tmp_path / "grid.json")
+
+
+@pytest.mark.parametrize("grid", ["x.y: [2024-01-01]", "a: {b: {x.y: 2024-01-01}}"])
+def test_a_date_of_yaml_is_refused_before_the_first_training(grid: str, tmp_path: Path) -> None:
+    (tmp_path / "grid.yaml").write_text(grid)
+    with pytest.raises(LatentError, match="quotation marks"):
+        read_grid(tmp_path / "grid.yaml")
 
 
 @pytest.mark.parametrize("name", ["cell", "worker", "token", "scores", "error"])
@@ -263,6 +272,11 @@ def test_the_command_trains_a_config(tmp_path: Path) -> None:
         refused = CliRunner().invoke(latent_cli, list(map(str, [*arguments, *more])))
         assert refused.exit_code == 1 and not study.exists()
         assert "Did you mean dropout?" in " ".join(refused.output.split())
+    (tmp_path / "absent.json").write_text('{"corpora.train.path": ["none.spacy"]}')
+    for more in (["--grid", tmp_path / "absent.json"], ["--corpora.dev.path", "none.spacy"]):
+        refused = CliRunner().invoke(latent_cli, list(map(str, [*arguments, *more])))
+        assert refused.exit_code == 1 and not study.exists()
+        assert "none.spacy does not exist" in " ".join(refused.output.split())
     occupied = CliRunner().invoke(latent_cli, list(map(str, [*arguments, "--output", config])))
     assert occupied.exit_code == 1 and not study.exists()
     seeded = CliRunner().invoke(latent_cli, list(map(str, [*arguments, "--training.seed", 3])))

@@ -253,3 +253,23 @@ def test_the_scorer_gets_no_traces() -> None:
     assert len(once) == len(again) > 0
     for one, other in zip(once, again):
         torch.testing.assert_close(one, other)
+
+
+class Cast(PartScorer):
+    """A scorer whose scores have a dtype other than the dtype of the vectors."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.linear, self.dtype = torch.nn.Linear(4, 1), dtype
+
+    def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        return self.linear(vectors).squeeze(2).to(self.dtype)
+
+
+def test_a_scorer_may_compute_in_double_precision_and_not_in_integers() -> None:
+    vectors, lengths = torch.randn(2, 3, 4), torch.tensor([3, 2])
+    composer = Keep(4, torch.nn.Linear(4, 4))
+    layer = LatentLayer(Cast(torch.float64), KOfN(1), Marginals(), composer)
+    assert layer(vectors, lengths).vectors.dtype == torch.float32
+    with pytest.raises(LatentError, match=r"Cast.*torch\.int64"):
+        LatentLayer(Cast(torch.int64), KOfN(1), Marginals(), composer)(vectors, lengths)

@@ -189,7 +189,8 @@ def entry_points(text: str) -> list[EntryPoint]:
         assert group != kind and hasattr(registry, kind), f"{group}: spaCy reads no such group"
         for line in lines.strip().splitlines():
             name, place = line.split(" = ")
-            assert re.fullmatch(r"[\w-]+\.\w+\.v\d+", name), f"{name}: no name of a config"
+            is_name = group == "spacy_factories" or re.fullmatch(r"[\w-]+\.\w+\.v\d+", name)
+            assert is_name, f"{name}: no name of a config"
             found.append(EntryPoint(name, place, group))
     return found
 

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import spacy
 import torch
+from confection import ConfigValidationError
+from spacy.tokens import Span
 from spacy.training import Example
 
 from spacy_latent.annotations import SpanStructure, write
@@ -26,6 +28,7 @@ from spacy_latent.evaluation.assessment import assess
 from spacy_latent.kinds import find_kind
 from spacy_latent.visualize import render
 from spacy_latent.visualize.report import render_report
+from tests.pipeline.small_pipelines import initialized
 from tests.repository.pages import blocks, entry_points, run_python
 from tests.visualize.test_report import gallery
 
@@ -152,3 +155,21 @@ def test_a_drawing_of_its_own(page: dict[str, Any]) -> None:
     html = render(doc, jupyter=False)
     assert html.count("<mark") == 1 and "from the first word to the last" in html
     assert find_kind("framed windows").plural == "windows"
+
+
+def test_a_component_of_the_page_has_the_settings_of_both_classes(
+    page: dict[str, Any], tmp_path: Path
+) -> None:
+    nlp = page["selective"]
+    pipe = nlp.get_pipe("selective_ner")
+    assert (pipe.cfg["ignored"], pipe.cfg["min_confidence"]) == (["Monday"], 0.5)
+    initialized(nlp)
+    pipe.cfg.update(min_confidence=0.0, ignored=["London"])
+    nlp.to_disk(tmp_path)
+    loaded = spacy.load(tmp_path).get_pipe("selective_ner")
+    assert isinstance(loaded, page["SelectiveRecognizer"]) and loaded.cfg["ignored"] == ["London"]
+    doc = nlp.make_doc("I like London")
+    doc.ents = [Span(doc, 2, 3, "GPE")]
+    assert not nlp(doc).ents
+    with pytest.raises(ConfigValidationError):
+        spacy.blank("en").add_pipe("selective_ner", config={"ignored": "Monday", "loss": 1})

@@ -10,7 +10,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 # Modules of components that docs/stability.md does not name. Their methods are public as well.
 COMPONENTS = (
-    "crf_ner",
     "latent_parser",
     "latent_textcat",
     "latent_textcat_multilabel",
@@ -33,6 +32,7 @@ LEFT = {
     "spacy_latent.testing.listing.Length": LENGTH,
     "spacy_latent.structures.factor_graph.build_factor_graph_v1": "while a config is filled in, "
     "blocks in a dict are dicts still",
+    "spacy_latent.pipeline.factories.default_config": "the settings of any component",
     "spacy_latent.pipeline.latent_encoder.LatentEncoder.find_listeners": "whatever spaCy has in a "
     "pipeline; it names no type",
 }

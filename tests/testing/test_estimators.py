@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -100,6 +101,17 @@ class Detached(Changed):
 class Noisy(Changed):
     def before(self, structure: Structure, scores: Tensor) -> Tensor:
         return scores + 3 * torch.randn_like(scores)
+
+
+class Reseeds(Changed):
+    def before(self, structure: Structure, scores: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        return scores
+
+
+class UndefinedPenalty(Changed):
+    def after(self, draw: Draw, scores: Tensor) -> Draw:
+        return replace(draw, penalty=torch.full((scores.shape[0],), torch.nan))
 
 
 class Forbidden(Changed):
@@ -237,6 +249,8 @@ WRONG: list[tuple[str, str, Estimator, dict]] = [
     ("gradients", "the scores get none, and uses_scores is True", Detached(), {}),
     ("forbidden_parts", "z: KOfN: it is not 0 at parts whose score is -inf", Forbidden(), {}),
     ("prediction", "prediction: KOfN, twice", Noisy(), {}),
+    ("prediction", "training: KOfN: it seeds", Reseeds(), {}),
+    ("draws", "penalty: KOfN, training: given", UndefinedPenalty(), {}),
     ("padding_is_never_read", "z: KOfN, nan at what is no part|hold NaN", ReadsPadding(), {}),
     ("items_are_alone", r"z: \w+, item 0 alone", Together(), {}),
     ("precision", "z: KOfN: given torch.float32 for scores of torch.float64", Single(), {}),

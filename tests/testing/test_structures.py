@@ -58,6 +58,19 @@ def test_a_structure_that_gives_only_its_best_member_keeps_the_contract() -> Non
     check_structure(Runs(), runs, (5, 0, 4, 1))
 
 
+class WithTable(Runs):
+    def __init__(self) -> None:
+        self.table = torch.zeros(3)
+
+
+def test_a_structure_may_hold_a_tensor() -> None:
+    check_structure(WithTable(), runs, (5, 0, 4, 1))
+    assert WithTable().covers(WithTable())
+    other = WithTable()
+    other.table[0] = 1.0
+    assert WithTable().covers(other) is None
+
+
 class SecondBest(Runs):
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         return super()._map(-scores.masked_fill(scores.isneginf(), 0.0), lengths)
@@ -131,6 +144,14 @@ class Pickled(Runs):
 
 class TooManyAxes(Runs):
     part_axes = 2
+
+
+class NamesNoOperation(KOfN):
+    tractable = frozenset({"log_partition", "marginal"})
+
+
+class NamesAsList(Runs):
+    tractable = ["log_partition", "marginals"]  # type: ignore[assignment] # noqa: RUF012
 
 
 class Exclusive(Runs):
@@ -492,6 +513,8 @@ WRONG: list[tuple[str, str, Structure]] = [
     ("feasibility", "map: mask .* of item 0", Hopeful()),
     ("declarations", "pickle", Pickled()),
     ("declarations", "part_axes: given 2", TooManyAxes()),
+    ("declarations", "tractable: given .*'marginal'", NamesNoOperation(2)),
+    ("declarations", r"tractable: given \[", NamesAsList()),
     ("declarations", "exclusive_axes: item 0", Exclusive()),
     ("declarations", "incomparable: item 0", Incomparable()),
     ("declarations", "part_mask: item 0", Fewer()),

@@ -1,6 +1,7 @@
 """Drawings run no code of the text, have a bounded size, and agree with the structure."""
 
 import re
+import warnings
 from xml.etree import ElementTree
 
 import numpy as np
@@ -9,7 +10,7 @@ import spacy
 from spacy.tokens import Doc
 
 from spacy_latent.annotations import SpanStructure, write
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.kinds import Kind, find_kind, register_kind
 from spacy_latent.visualize import make_drawings, render, render_svg
 from spacy_latent.visualize.terminal import format_annotation
@@ -309,6 +310,20 @@ def test_a_page_of_docs_without_structures_is_refused(style):
         render(doc, "x", style=style, jupyter=False)
     write(doc, "x", [])
     assert "<html" in render(doc, style=style, page=True, jupyter=False)
+
+
+def test_a_drawing_without_structures_is_warned_of_as_displacy_does():
+    doc = Doc(spacy.blank("en").vocab, words=["a", "b"])
+    with pytest.warns(LatentWarning, match="no latent structure"):
+        assert render(doc, jupyter=False) == ""
+    # The structure of a whole text cannot be cut.
+    whole = structures.annotated("tags", [0, 1, 0, 1], labels=("N", "V"))
+    with pytest.warns(LatentWarning, match="slice"):
+        render(whole[:2], jupyter=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert render(whole[:], jupyter=False)
+        render(Doc(doc.vocab), jupyter=False)
 
 
 def test_small_weights_are_not_told_as_nothing():
