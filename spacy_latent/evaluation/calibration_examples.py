@@ -49,8 +49,8 @@ def kind_of(nlp: Language, component: str | None) -> str:
         if kinds and component not in kinds:
             listed = ", ".join(kinds)
             raise LatentError(
-                f"{component!r} is none of them: {listed}. Name one of these (component, "
-                "--component)."
+                f"{component!r} cannot be calibrated. Name one of these (component, --component): "
+                f"{listed}."
             )
         return kinds.get(component, ENTITIES)
     if len(kinds) > 1 and set(kinds.values()) != {ENTITIES}:
@@ -78,8 +78,12 @@ def choose_component(nlp: Language, component: str | None, factory: str) -> str:
             "The pipeline has no component whose probabilities can be calibrated so. Its "
             f"components are {there}; expected a {factory}."
         )
-    asked = "Several can be calibrated" if component is None else f"{component!r} is none of them"
-    raise LatentError(f"{asked}: {', '.join(known)}. Name one of these (component, --component).")
+    asked = (
+        "Several can be calibrated"
+        if component is None
+        else f"{component!r} cannot be calibrated so"
+    )
+    raise LatentError(f"{asked}. Name one of these (component, --component): {', '.join(known)}.")
 
 
 def given_examples(asked: str, given: Examples) -> list[Example]:

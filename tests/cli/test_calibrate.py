@@ -453,7 +453,10 @@ def test_the_report_says_that_nothing_is_found(made: Any, tmp_path: Path) -> Non
         (("--precision", 0.99, "--point-estimate"), "At no confidence the precision is 0.99"),
         (("--precision", 0.99), "do not support a precision of 0.99 with a confidence of 0.9"),
         (("--precision", 0.5, "--confidence", 1), "--confidence is 1"),
-        (("-c", "ner"), "'ner' is none of them: crf_ner"),
+        (
+            ("-c", "ner"),
+            "'ner' cannot be calibrated. Name one of these (component, --component): crf_ner",
+        ),
     ],
 )
 def test_what_it_refuses(made: Any, tmp_path: Path, options: Any, said: str) -> None:
