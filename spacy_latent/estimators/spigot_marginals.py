@@ -35,6 +35,7 @@ class SpigotMarginals(TargetDifference):
             projection; or SPIGOT-EG, μ(s) − μ(s − ηg).
         step_size: η.
         scale_by_batch: multiply g by the number of items, for losses that are means over them.
+            Components solve texts of similar length together, and the number is of these alone.
         max_iter, tolerance: as for SparseMAP, used by the projection.
         forward ("map" or "mean"): the structure in training. Prediction uses the best one.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
 from spacy_latent.structures.items import decompose
 from spacy_latent.structures.k_of_n import KOfN
+from spacy_latent.structures.results import LateMixture
 
 AXES = {"items": 1, "arcs": 2}
 
@@ -146,7 +147,8 @@ class Bits(Structure):
         check_options(self.name, max_iter, tolerance)
         prepared, lengths = self._read(scores, lengths)
         if not self._subsets:
-            return _Clipped(prepared.double().clamp(0.0, 1.0), scores.dtype)
+            clipped = prepared.double().clamp(0.0, 1.0)
+            return LateMixture(clipped, scores.dtype, partial(_mixed, clipped))
         flat = self._subsets.sparsemap(*_flat(prepared)).cast(scores.dtype)
         mean, weights, shape = flat.mean.view_as(scores), flat.weights, scores.shape
         return SparseSolution(
@@ -163,39 +165,14 @@ class Bits(Structure):
         return super().encode(gold, length + (self.part_axes == 2))
 
 
-class _Clipped(SparseSolution):
-    """Solution whose mixture is computed only if it is read.
+def _mixed(mean: Tensor) -> SparseSolution:
+    """Return the solution with this mean, ``(B, *parts)`` float64."""
+    flat = decompose(mean.flatten(1))
 
-    The mixture of N parts takes O(N²), as much as n⁴ for a graph over n tokens.
+    def expand(*device: torch.device) -> Tensor:
+        return flat._expand(*device).view(len(flat.weights), *mean.shape)
 
-    Args:
-        mean: ``(B, *parts)``, float64.
-        dtype: of the results.
-    """
-
-    def __init__(self, mean: Tensor, dtype: torch.dtype) -> None:
-        self.mean = mean.to(dtype)
-        self.gap = torch.zeros(len(mean), dtype=torch.float64, device=mean.device)
-        self._exact = mean
-
-    @cached_property
-    def _mixture(self) -> SparseSolution:
-        return decompose(self._exact.flatten(1)).cast(self.mean.dtype)
-
-    @property
-    def weights(self) -> Tensor:  # type: ignore[override]
-        return self._mixture.weights
-
-    def _expand(self, *device: torch.device) -> Tensor:
-        return self._mixture._expand(*device).view(len(self.weights), *self.mean.shape)
-
-    def cast(self, dtype: torch.dtype) -> SparseSolution:
-        return self if self.mean.dtype == dtype else _Clipped(self._exact, dtype)
-
-    def sent(self, device: torch.device) -> SparseSolution:
-        if self.mean.device == device:
-            return self
-        return _Clipped(send(self._exact, device), self.mean.dtype)
+    return SparseSolution(mean, flat.weights, flat.gap, expand)
 
 
 def _flat(scores: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.kernels.core.gpu_transfers import send_together
+from spacy_latent.kernels.core.gpu_transfers import send, send_together
 
 
 @dataclass
@@ -147,3 +147,46 @@ class SparseSolution:
         sent = send_together([getattr(self, name) for name in names], device)
         there: dict[str, Any] = dict(zip(names, sent))
         return replace(self, **there, _expand=partial(self._expand, device))
+
+
+class LateMixture(SparseSolution):
+    """Solution in closed form, whose structures and weights are computed only if they are read.
+
+    They take more time and memory than the mean: the mixture of N parts takes O(N²), as much as n⁴
+    for a graph over n tokens.
+
+    Args:
+        exact: the mean ``(B, *parts)`` in float64; differentiable.
+        dtype: of the results.
+        mix: function that returns the whole solution.
+    """
+
+    def __init__(
+        self, exact: Tensor, dtype: torch.dtype, mix: Callable[[], SparseSolution]
+    ) -> None:
+        self.mean = exact.to(dtype)
+        self.gap = torch.zeros(len(exact), dtype=torch.float64, device=exact.device)
+        self._exact = exact
+        self._mix = mix
+
+    @cached_property
+    def _mixture(self) -> SparseSolution:
+        return self._mix().cast(self.mean.dtype)
+
+    @property
+    def weights(self) -> Tensor:  # type: ignore[override]
+        return self._mixture.weights
+
+    def _expand(self, *device: torch.device) -> Tensor:
+        return self._mixture._expand(*device)
+
+    def cast(self, dtype: torch.dtype) -> SparseSolution:
+        if self.mean.dtype == dtype:
+            return self
+        return LateMixture(self._exact, dtype, self._mix)
+
+    def sent(self, device: torch.device) -> SparseSolution:
+        if self.mean.device == device:
+            return self
+        exact = send(self._exact, device)
+        return LateMixture(exact, self.mean.dtype, lambda: self._mix().sent(device))

@@ -8,9 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
 from spacy_latent.structures.items import decompose
 from spacy_latent.structures.one_of_n import OneOfN
+from spacy_latent.structures.results import LateMixture
 
 
 class RowChoices(Structure):
@@ -73,22 +75,27 @@ class RowChoices(Structure):
         return self._parts(OneOfN().redraw(chosen, rows, sizes), prepared)
 
     def _solution(self, dense: Tensor, prepared: Tensor, dtype: torch.dtype) -> SparseSolution:
-        """Return the solution of SparseMAP from the solution of each row ``(B·R, C)``, float64.
-
-        The structures are those that the rows of the mean assign to a common uniform number
-        (systematic sampling, Madow 1949).
-        """
+        """Return the solution of SparseMAP from the solution of each row ``(B·R, C)``, float64."""
         mean = self._parts(dense, prepared)
+        return LateMixture(mean, dtype, lambda: self._mixed(dense, mean, prepared))
+
+    def _mixed(self, dense: Tensor, mean: Tensor, prepared: Tensor) -> SparseSolution:
+        """Return the solution with its structures.
+
+        They are those that the rows of the mean assign to a common uniform number (systematic
+        sampling, Madow 1949).
+        """
         # Only choices with a share, in the order of the rows.
         flat = dense.unflatten(0, prepared.shape[:2]).flatten(1)
         size = max(int((flat > 0).sum(1).max()), 1) if flat.numel() else 0
         place = (flat.detach() > 0).int().argsort(dim=1, descending=True, stable=True)[:, :size]
         solution = decompose(flat.gather(1, place))
 
-        def expand() -> Tensor:
+        def expand(*device: torch.device) -> Tensor:
             chosen = solution.atoms
             whole = chosen.new_zeros(len(chosen), *flat.shape)
             whole.scatter_(2, place[None].expand_as(chosen), chosen)
-            return self._parts(whole.view(len(chosen), *dense.shape), prepared).to(dtype)
+            made = self._parts(whole.view(len(chosen), *dense.shape), prepared)
+            return send(made, *device) if device else made
 
-        return SparseSolution(mean.to(dtype), solution.weights.to(dtype), solution.gap, expand)
+        return SparseSolution(mean, solution.weights, solution.gap, expand)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from spacy_latent.structures import items, row_choices
 from spacy_latent.structures.independent_heads import IndependentHeads
 from spacy_latent.structures.projective_tree import ProjectiveTree
+from spacy_latent.structures.results import SparseSolution
 from spacy_latent.structures.spanning_tree import SpanningTree
 
 
@@ -46,3 +49,23 @@ def test_no_item_and_no_word_have_structures_to_show() -> None:
         scores = torch.zeros(batch, words + 1, words + 1)
         found = IndependentHeads().sparsemap(scores, torch.zeros(batch, dtype=torch.int64))
         assert found.atoms.shape[1:] == scores.shape and not found.atoms.any()
+
+
+def test_the_mean_alone_needs_no_structures(monkeypatch: pytest.MonkeyPatch) -> None:
+    decomposed: list[torch.Size] = []
+
+    def decompose(mean: torch.Tensor) -> SparseSolution:
+        decomposed.append(mean.shape)
+        return items.decompose(mean)
+
+    monkeypatch.setattr(row_choices, "decompose", decompose)
+    scores, lengths = torch.randn(2, 5, 5, requires_grad=True), torch.tensor([4, 3])
+    solution = IndependentHeads().sparsemap(scores, lengths)
+    solution.mean.square().sum().backward()
+    assert not decomposed
+    mixed = (solution.weights[:, :, None, None] * solution.atoms).sum(0)
+    torch.testing.assert_close(mixed, solution.mean)
+    assert solution.weights.dtype == solution.atoms.dtype == scores.dtype
+    exact = solution.cast(torch.float64)
+    torch.testing.assert_close(exact.weights, solution.weights.double(), atol=1e-6, rtol=0)
+    assert len(decomposed) == 2
