@@ -130,13 +130,26 @@ def load_checkpoint(
     """Restore a pipeline that was initialized from the same config, and its optimizer.
 
     Raises:
-        LatentError: If the training has another config, or another version wrote the checkpoint.
+        LatentError: If the training has another config, if another version wrote the checkpoint, or
+            if it is damaged.
     """
     if not (path / "training.json").exists():
         raise LatentError(
             f"{path} is missing, or is no checkpoint. The directory of --output has to be on a "
             "disk that all ranks see."
         )
+    try:
+        return _load(path, nlp, optimizer, frozen)
+    except LatentError:
+        raise
+    except Exception as error:
+        raise LatentError(
+            f"{path} cannot be read ({type(error).__name__}: {error}). If it was damaged, delete "
+            "it: --resume then goes on from the checkpoint before, if there is one."
+        ) from error
+
+
+def _load(path: Path, nlp: Language, optimizer: Optimizer, frozen: Collection[str]) -> Progress:
     record = json.loads((path / "training.json").read_text(encoding="utf8"))
     if record.get("format") != FORMAT:
         raise LatentError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -368,6 +369,22 @@ def test_a_training_is_not_mixed_with_another(tmp_path: Path, data: Path) -> Non
     refusing.to_disk(config)
     assert "Resuming after 1 step," in run(config, output=output, resume=True, overrides=longer)
     assert [p.name for p in sorted((output / "checkpoints").iterdir())] == ["step-1", "step-4"]
+
+
+@pytest.mark.parametrize("name", ["training.json", "training.npz", "pipeline/tagger/model"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used_without_it(
+    tmp_path: Path, data: Path, name: str
+) -> None:
+    config = write_config(tmp_path / "tagger.cfg", shared("tagger"), data, max_steps=3)
+    output = tmp_path / "output"
+    run(config, output=output)
+    last = output / "checkpoints" / "step-4"
+    content = (last / name).read_bytes()
+    (last / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(LatentError, match="step-4"):
+        run(config, output=output, resume=True)
+    shutil.rmtree(last)
+    assert "Resuming after 1 step," in run(config, output=output, resume=True)
 
 
 def test_lists_of_components_do_not_grow_when_a_training_is_resumed(tmp_path: Path) -> None:
