@@ -26,7 +26,7 @@ import torch
 from spacy.cli.init_config import fill_config
 from spacy.training import Example
 from spacy.util import registry
-from thinc.api import fix_random_seed
+from thinc.api import Config, fix_random_seed
 
 from benchmarks import recipes
 from spacy_latent.testing import check_structure
@@ -312,6 +312,26 @@ def test_the_config_is_of_names_and_settings_that_there_are(block: pages.Block) 
         # spacy-transformers is an optional extra.
         pytest.importorskip("spacy_transformers")
     pages.check_config(block.code)
+
+
+# Pieces that give a latent_encoder a structure, and nothing of another component.
+ENCODERS = [
+    block
+    for page in PAGES
+    for block in pages.blocks(page)
+    if block.language == "ini"
+    and "[components.latent_encoder.model.structure]" in block.code
+    # The Python of its page registers these.
+    and "my_project." not in block.code
+]
+
+
+@pytest.mark.parametrize("block", ENCODERS, ids=str)
+def test_a_structure_of_an_encoder_needs_nothing_that_the_piece_lacks(block: pages.Block) -> None:
+    config = Config().from_str(pages.with_parents(block.code))["components"]["latent_encoder"]
+    nlp = spacy.blank("en")
+    nlp.add_pipe("latent_encoder", config={k: v for k, v in config.items() if k != "factory"})
+    nlp.initialize()
 
 
 WHOLE = [
