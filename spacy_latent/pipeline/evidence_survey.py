@@ -115,12 +115,13 @@ class EvidenceSurvey:
         self.marked_texts[1] += self.marked[1] > before and not entity.any()
 
     def leaves_open(self, labels: Iterable[str]) -> bool:
-        """Return whether some token is known neither as outside of entities nor as part of one.
+        """Return whether some token is known neither as outside of entities nor as part of one."""
+        return bool(self.missing) or any(not asked.issuperset(labels) for asked in self.sets)
 
-        With sources nothing is open: each of them judges every token of its texts.
-        """
-        partly = any(not asked.issuperset(labels) for asked in self.sets)
-        return (bool(self.missing) or partly) and not self.there.intersection(self.settings.sources)
+    @property
+    def has_sources(self) -> bool:
+        """True if a source of the settings gives its annotation of some text."""
+        return bool(self.there.intersection(self.settings.sources))
 
     @property
     def names(self) -> set[str]:
