@@ -126,6 +126,11 @@ def build_latent_listener_v1(width: int, upstream: str = "latent_encoder") -> La
     return LatentListener(upstream_name=upstream, width=width)
 
 
+def has_tensor(doc: Doc) -> bool:
+    """Return whether ``doc.tensor`` holds vectors; spaCy's ``doc_cleaner`` sets it to None."""
+    return doc.tensor is not None and bool(doc.tensor.size)
+
+
 def reads_tensor(node: Model) -> bool:
     """Return whether a node is a listener that reads the vectors of spaCy's from ``doc.tensor``."""
     return isinstance(node, Tok2VecListener) and not isinstance(node, LatentListener)

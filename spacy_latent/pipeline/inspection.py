@@ -14,7 +14,7 @@ from thinc.api import Model
 
 from spacy_latent.annotations import PROBABILITIES, Stored, check_settings, write
 from spacy_latent.errors import LatentError, number_of
-from spacy_latent.models.listener import LatentListener, reads_tensor, recall
+from spacy_latent.models.listener import LatentListener, has_tensor, reads_tensor, recall
 from spacy_latent.pipeline.stored_component import changed
 
 if TYPE_CHECKING:
@@ -318,5 +318,5 @@ def _without_vectors(docs: list[Doc], pipe: Any) -> list[Doc]:
         doc
         for doc in docs
         if len(doc)
-        and ((of_tensor and not doc.tensor.size) or any(recall(doc, n) is None for n in names))
+        and ((of_tensor and not has_tensor(doc)) or any(recall(doc, n) is None for n in names))
     ]

@@ -15,7 +15,7 @@ from spacy.training import Example, validate_examples, validate_get_examples
 from thinc.api import Optimizer
 
 from spacy_latent.errors import LatentError, LatentWarning
-from spacy_latent.models.listener import reads_tensor
+from spacy_latent.models.listener import has_tensor, reads_tensor
 from spacy_latent.pipeline.missing_upstreams import refuse_missing_upstreams
 from spacy_latent.pipeline.stored_component import StoredComponent
 from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
@@ -95,7 +95,7 @@ class TrainedComponent(StoredComponent):
     def warn_without_vectors(self, docs: Iterable[Doc]) -> None:
         """Warn once of zeros from spaCy's listener, if the component it listens to did not run."""
         # Most components either listen, to docs with vectors, or do not listen.
-        if self._listens is False or all(doc.tensor.size or not len(doc) for doc in docs):
+        if self._listens is False or all(has_tensor(doc) or not len(doc) for doc in docs):
             return
         # The model may have changed: nlp.replace_listeners puts an embedder in the place of a
         # listener.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import spacy
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -14,7 +15,7 @@ from spacy_latent.evaluation.assessment import assess
 from spacy_latent.evaluation.controls import control_config
 from spacy_latent.evaluation.mistakes import find_traps
 from spacy_latent.pipeline.factories import factory_of
-from spacy_latent.pipeline.latent_encoder import LatentEncoder
+from spacy_latent.pipeline.latent_encoder import LatentEncoder, inspect_docs
 from spacy_latent.pipeline.latent_textcat import LatentTextCategorizer
 from tests.cli.test_pairs import save_aligned
 from tests.models.pair_pipelines import pipeline, trained
@@ -100,3 +101,16 @@ def test_the_cfg_of_a_component_may_be_anything() -> None:
     initialized(nlp)
     assert "accuracy" in assess(nlp, examples(nlp)).figures.task.measures
     find_traps(nlp, examples(nlp))
+
+
+@pytest.mark.parametrize(
+    "factory", ["latent_encoder", "latent_textcat", "crf_ner", "latent_parser", "tree_spancat"]
+)
+def test_a_component_runs_on_docs_without_a_tensor(factory: str) -> None:
+    """spaCy's ``doc_cleaner`` sets ``doc.tensor`` to None."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe("doc_cleaner")
+    nlp.add_pipe(factory, config={"model": {"tok2vec": TOK2VEC}})
+    initialized(nlp)
+    assert len(nlp("I like London")._.latent[factory].spans) == 1
+    inspect_docs(nlp, [nlp("I like London")])
