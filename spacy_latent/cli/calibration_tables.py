@@ -282,6 +282,11 @@ def print_calibration(found: Calibrated) -> None:
             f"sets with coverage {made.coverage}: all spans with a probability of at least "
             f"{in_digits(made.least)}; {mean:.1f} in a text on average"
         )
+    print_misfits(found, several)
+
+
+def print_misfits(found: Calibrated, several: str) -> None:
+    """Warn of labels that the component lacks, and of texts that the fit could not use."""
     if found.unknown:
         label = "a label" if len(found.unknown) == 1 else "labels"
         msg.warn(

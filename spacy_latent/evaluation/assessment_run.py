@@ -334,14 +334,7 @@ class AssessmentRun:
         substituted: Substituted,
         compared: Mapping[str, tuple[Language, list[Example]]],
     ) -> LayerFigures:
-        """Return the figures of a latent layer of a component.
-
-        Args:
-            key: the name that its structures are stored under.
-            node: its Thinc model.
-            substituted: results of the task under other structures of this component.
-            compared: further pipelines by name, with their predictions on the same texts.
-        """
+        """Return the figures of a latent layer, whose structures are stored under ``key``."""
         from spacy_latent.models.inspection import latent_module
 
         layer = latent_module(node).latent

@@ -173,12 +173,8 @@ class _Contract(DrawChecks):
             self.report.identical("training", f"{case.name}, twice with one seed", second, first)
             self.without_gradients("training", case, True, first)
             states = [self.state_of_generator(case, seed) for seed in (1, 2)]
-            self.report.holds(
-                "training",
-                not torch.equal(*states),
-                f"{case.name}: it seeds torch's default generator, on which all other draws of a "
-                "training depend. Give a torch.Generator of its own.",
-            )
+            what = "it seeds torch's default generator. Give a torch.Generator of its own."
+            self.report.holds("training", not torch.equal(*states), f"{case.name}: {what}")
 
     def state_of_generator(self, case: Case, seed: int) -> Tensor:
         """Return the state of torch's generator after a draw in training that began with a seed."""
