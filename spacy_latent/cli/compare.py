@@ -75,8 +75,8 @@ def main(
 ) -> None:
     """Compare evaluations or pipelines.
 
-    Evaluations are compared by their scores. Pipelines are compared by their scores and by the
-    agreement of their structures.
+    Evaluations are compared by their scores. Pipelines are compared by their scores, and by the
+    agreement of their latent structures if they have some.
     """
     import srsly
 
@@ -130,7 +130,6 @@ def _compare_pipelines(
     from spacy_latent.cli.figures import print_remarks, to_json
     from spacy_latent.cli.progress import progress
     from spacy_latent.evaluation.assessment import assess
-    from spacy_latent.pipeline.inspection import choose_components
 
     if corpus is None:
         fail("Pipelines are compared on texts. Give some with --corpus.")
@@ -138,7 +137,6 @@ def _compare_pipelines(
         prepare(code, gpu_id)
         names = [short_name(model, models) for model in models]
         nlp = load(models[0])
-        choose_components(nlp, None)
         examples, left_out = read_counted(nlp, corpus, limit)
         assessment = assess(
             nlp,
@@ -166,8 +164,9 @@ def _compare_pipelines(
         if others is None:
             continue
         msg.divider(f"Agreement on the {part.plural} of {key}, in percent")
-        table = [(name, *map(in_percent, row)) for name, row in zip(names, others.matrix)]
-        msg.table(table, header=("", *names))
+        structured = [names[0], *others.names]
+        table = [(name, *map(in_percent, row)) for name, row in zip(structured, others.matrix)]
+        msg.table(table, header=("", *structured))
         if math.isfinite(others.chance):
             msg.text(f"Random {part.plural} agree on {in_percent(others.chance)} %.")
 

@@ -17,7 +17,7 @@ from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.verdicts import Verdict, verdicts
 from spacy_latent.evaluation.assessment_run import AssessmentRun
 from spacy_latent.evaluation.controls import differences
-from spacy_latent.pipeline.inspection import Uncertainties
+from spacy_latent.pipeline.inspection import Uncertainties, latent_components
 
 
 @dataclass
@@ -62,7 +62,8 @@ def assess(
             annotation. Figures that need it are then left out.
         component: name of a latent component. None for all of them, and for components with
             probabilities of entities, whose calibration is measured.
-        others: further pipelines by name, such as other seeds, whose structures are compared.
+        others: further pipelines by name, such as other seeds, whose scores and latent structures
+            are compared. With them no pipeline needs a latent structure.
         controls: by name, trainings of the same model with structures that are not learned. They
             show the task's measure without learned structures. If all settings of a pipeline of
             ``others`` but its seed are the same, it counts as a further training.
@@ -70,7 +71,9 @@ def assess(
         random: whether to run the pipeline with random structures too.
         seed: seed of random structures and of the bootstrap.
     """
-    run = AssessmentRun(nlp, list(examples), component, tuple(ignore), seed, batch_size, progress)
+    run = AssessmentRun(
+        nlp, list(examples), component, tuple(ignore), seed, batch_size, progress, bool(others)
+    )
     alike = [name for name, other in (others or {}).items() if not differences(nlp, other)]
     figures = Figures(
         docs=len(run.examples),
@@ -86,14 +89,15 @@ def assess(
     compared = {name: run.predict_other(name, other) for name, other in (others or {}).items()}
     for name, (_, predicted) in compared.items():
         figures.others[name] = run.differences(predicted)
+    structured = {name: each for name, each in compared.items() if latent_components(each[0])}
     seeds = [predicted for name, (_, predicted) in compared.items() if name in alike]
     figures.trained = run.trained(controls or {}, seeds)
     for name in run.components:
         for layer_name, node in run.latent[name].layers.items():
-            part = run.layer(name, layer_name, node, substituted[name], compared)
+            part = run.layer(name, layer_name, node, substituted[name], structured)
             part.trained = figures.trained
             if part.others is not None:
-                part.others.alike = len(alike) == len(compared)
+                part.others.alike = len(alike) == len(structured)
             figures.components[layer_name] = part
             found[layer_name] = verdicts(part)
     return Assessment(figures, found, run.examples, run.uncertainties, run.text_scores(), run.heads)

@@ -89,6 +89,7 @@ class AssessmentRun:
         seed: int,
         batch_size: int | None,
         progress: Progress,
+        compares: bool,
     ) -> None:
         from spacy_latent.models.inspection import KeptVectors
 
@@ -101,8 +102,10 @@ class AssessmentRun:
             for of in (parse_components, entity_components, span_components)
         )
         others = self.finders or self.parsers or self.span_finders
+        # Without any structure, scores can be compared.
+        is_enough = others or (compares and component is None)
         self.components = []
-        if not others or (component is None and latent_components(nlp)):
+        if not is_enough or (component is None and latent_components(nlp)):
             self.components = choose_components(nlp, component)
         self.latent = latent_components(nlp)
         self.ignore = ignore
@@ -317,7 +320,7 @@ class AssessmentRun:
             components: components whose structures are needed; all latent ones if None.
         """
         if components is None:
-            components = choose_components(nlp, None)
+            components = list(latent_components(nlp))
         examples, _ = self._predict(nlp, self.examples, f"Predicting with {name}", components)
         for ours, theirs in zip(self.examples, examples):
             if len(ours.predicted) != len(theirs.predicted):

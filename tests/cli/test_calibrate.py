@@ -423,9 +423,12 @@ def test_the_report_draws_it(made: Any, tmp_path: Path) -> None:
     found = figures["entities"]["crf_ner"]
     assert found["found"] == 48 and found["error"] > found["chance_high"]
     assert sum(one["count"] for one in found["bins"]) == 48
-    # These commands only report on latent structures.
-    for arguments in (("stats", model, dev), ("compare", model, model, "--corpus", dev)):
-        assert "not latent" in run(*arguments, code=1)
+    # This command only reports on latent structures.
+    assert "not latent" in run("stats", model, dev, code=1)
+    # Scores are compared without latent structures, too.
+    found = json_of("compare", model, model, "--corpus", dev, "--json")
+    (other,) = found["others"].values()
+    assert other and all(measure["drop"][0] == 0.0 for measure in other.values())
 
 
 def test_the_report_says_that_nothing_is_found(made: Any, tmp_path: Path) -> None:

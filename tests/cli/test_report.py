@@ -287,6 +287,24 @@ def test_compare_pipelines(saved: Path) -> None:
     assert "--corpus" in said("evaluate", "compare", *models, code=1)
 
 
+def test_a_baseline_without_a_structure_is_compared_by_its_score(
+    saved: Path, tmp_path: Path
+) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("textcat")
+    examples = keyword_examples(nlp, 4)
+    nlp.initialize(lambda: examples)
+    nlp.to_disk(tmp_path / "baseline")
+    corpus = saved / "dev.spacy"
+    models = [saved / "model", tmp_path / "baseline", saved / "other"]
+    found = json_of("evaluate", "compare", *models, "--corpus", corpus, "--json")
+    assert all("accuracy" in measures for measures in found["others"].values())
+    assert found["components"]["latent_encoder"]["others"]["names"] == [f"{saved.name}/other"]
+    for ordered in (models, models[1:]):
+        shown = said("evaluate", "compare", *ordered, "--corpus", corpus)
+        assert shown.count("accuracy") == len(ordered)
+
+
 def test_compare_evaluations(tmp_path: Path) -> None:
     first, second = tmp_path / "a.json", tmp_path / "b.json"
     srsly.write_json(first, {"cats_score": 0.5, "speed": 1000.4, "only": 1.0, "per": {"x": 1}})
