@@ -32,6 +32,7 @@ LEFT = {
     "spacy_latent.testing.listing.Length": LENGTH,
     "spacy_latent.structures.factor_graph.build_factor_graph_v1": "while a config is filled in, "
     "blocks in a dict are dicts still",
+    "spacy_latent.annotations.settings.cfg_of": "the settings of any component",
     "spacy_latent.pipeline.factories.default_config": "the settings of any component",
     "spacy_latent.pipeline.latent_encoder.LatentEncoder.find_listeners": "whatever spaCy has in a "
     "pipeline; it names no type",
