@@ -32,15 +32,15 @@ def with_larger_batches(config: Config) -> Config:
     changed = config.copy()
     training = changed["training"]
     for name in ("max_steps", "eval_frequency", "patience"):
-        training[name] = fewer(training[name])
-    sizes = multiplied(training["batcher"], "size", WORDS, "start", "stop")
+        change(training, name, fewer, A_NUMBER)
+    sizes = multiply(training["batcher"], "size", WORDS, "start", "stop")
     if isinstance(sizes, dict):
         # The size grows with each step, and a step now reads more words.
-        sizes["compound"] **= WORDS
-    rates = multiplied(training["optimizer"], "learn_rate", RATE, "initial_rate")
+        change(sizes, "compound", lambda growth: growth**WORDS, A_NUMBER)
+    rates = multiply(training["optimizer"], "learn_rate", RATE, "initial_rate")
     if isinstance(rates, dict):
         for name in ("warmup_steps", "total_steps"):
-            rates[name] = fewer(rates[name])
+            change(rates, name, fewer, A_NUMBER)
     return changed
 
 

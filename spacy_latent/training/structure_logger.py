@@ -137,8 +137,11 @@ class _Logging:
         for file in (output_file, page):
             if file is not None:
                 Path(file).parent.mkdir(parents=True, exist_ok=True)
-        self.lines = None if output_file is None else open(output_file, "a+", encoding="utf8")
-        self.has_begun = False
+        # A pipe or /dev/null has no earlier lines.
+        is_file = output_file is not None and Path(output_file).is_file()
+        mode = "a+" if is_file else "w"
+        self.lines = None if output_file is None else open(output_file, mode, encoding="utf8")
+        self.has_begun = not is_file
         self.page, self.frames = page, frames
 
     def around(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -103,6 +105,17 @@ def test_json_lines_of_a_resumed_training_follow_its_earlier_ones(
     with log.open("a") as file:
         file.write('{"step": 6, "ep')
     assert go_on(6) == [0, 2, 4, 6]
+
+
+def test_json_lines_may_go_to_what_is_no_file(corpus: Path, tmp_path: Path) -> None:
+    pipe, found = tmp_path / "pipe", list[str]()
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: found.append(pipe.read_text()), daemon=True)
+    reader.start()
+    trained(pipeline(corpus, output_file=str(pipe)))
+    reader.join(10)
+    assert [json.loads(line)["step"] for line in found[0].splitlines()] == [0, 2, 4]
+    trained(pipeline(corpus, output_file=os.devnull))
 
 
 def test_json_lines_hold_everything(corpus: Path, tmp_path: Path) -> None:
