@@ -68,6 +68,20 @@ def test_other_learning_rates_are_refused(value: Any) -> None:
         with_larger_batches(config)
 
 
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"max_steps": "${vars.steps}"}, "max_steps"),
+        ({"batcher": "${vars.batcher}"}, "size"),
+        ({"batcher": {"@batchers": "own.batcher.v1"}}, "size"),
+        ({"batcher": {"size": {"start": 1, "stop": 2, "compound": "${vars.c}"}}}, "compound"),
+    ],
+)
+def test_what_is_no_number_is_named(changes: Any, name: str) -> None:
+    with pytest.raises(LatentError, match=f"{name} is .*expects a number"):
+        with_larger_batches(settings(**changes))
+
+
 def test_a_transformer_keeps_its_batches() -> None:
     config = init_config(lang="en", pipeline=["textcat"], gpu=True)
     with pytest.raises(LatentError, match="transformer"):
