@@ -52,7 +52,7 @@ class Progress:
         seed: Seed of the noise.
         random: States of the random number generators after the last step.
         epochs: States before the steps in which the data drew random numbers, if other code had
-            drawn numbers from the same generator since the previous step.
+            drawn numbers from the same generator since the previous of these states.
     """
 
     steps: int = 0

@@ -12,7 +12,7 @@ import contextlib
 import random
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,9 @@ class RandomState:
         numpy = ("MT19937", np.array(keys, dtype=np.uint32), position, has_gauss, cached)
         python = (version, tuple(words), gauss[0] if gauss else None)
         return cls(python, numpy, torch.from_numpy(arrays["torch"].copy()))
+
+
+GENERATORS = frozenset(each.name for each in fields(RandomState))
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ from spacy_latent.distributed.checkpoint import (
     save_checkpoint,
 )
 from spacy_latent.distributed.directories import finish_replacing, replace_directory
-from spacy_latent.distributed.random_state import RandomState, left_alone
+from spacy_latent.distributed.random_state import GENERATORS, RandomState, left_alone
 from spacy_latent.distributed.rank_view import RankView, checksum_of_batch
 from spacy_latent.distributed.ranks import Ranks, RanksFailed
 from spacy_latent.distributed.trained_arrays import checksum, labels_of
@@ -226,6 +226,8 @@ class RankTraining:
         replayed, self.progress.epochs = dict(self.progress.epochs), {}
         data, expected = 0, self.progress.data
         left: RandomState | None = None
+        # Generators that other code drew from since a state was kept. A replay lacks these draws.
+        elsewhere = GENERATORS
         step = 0
         while True:
             if step in replayed:
@@ -243,10 +245,12 @@ class RankTraining:
             with self._failing_with_all():
                 batch = next(batches, None)
             now = RandomState.now()
+            if left is not None:
+                elsewhere |= before.differing(left)
             # A generator that only the data draw from is restored by the replay itself.
-            drawn = before.differing(now)
-            if drawn and (left is None or drawn & before.differing(left)):
+            if elsewhere & before.differing(now):
                 self.progress.epochs[step] = before
+                elsewhere = frozenset()
             left = now
             if batch is None:
                 self.view.begin(step, [])

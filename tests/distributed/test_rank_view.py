@@ -6,9 +6,10 @@ import io
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -432,6 +433,42 @@ def test_a_checkpoint_of_a_stream_with_draws_does_not_grow_with_each_step(
     with np.load(tmp_path / "whole" / "checkpoints" / "step-13" / "training.npz") as file:
         # Without growth there are two, the last state and the state before the first step.
         assert sum(name.endswith(".torch") for name in file.files) == 2
+
+
+def test_data_may_draw_long_after_other_code_drew_from_the_same_generator(
+    tmp_path: Path, data: Path
+) -> None:
+    """A callback draws from NumPy's generator in two steps; the augmenter does so in later ones."""
+
+    @registry.augmenters("tests.late_draws")
+    def make() -> Callable[[Any, Example], Iterator[Example]]:
+        drawn = count()
+
+        def augment(nlp: Any, example: Example) -> Iterator[Example]:
+            upper = random.random() < 0.5
+            if next(drawn) > 60:
+                upper = np.random.rand() < 0.5
+            words = [token.text.upper() if upper else token.text for token in example.reference]
+            made = Doc(nlp.vocab, words, tags=[token.tag_ for token in example.reference])
+            yield Example(Doc(nlp.vocab, words), made)
+
+        return augment
+
+    @registry.callbacks("tests.early_draws")
+    def make_callback() -> Callable[[Any, dict[str, Any]], None]:
+        return lambda nlp, info: np.random.rand() if info["step"] < 2 else None
+
+    path = write_config(tmp_path / "t.cfg", shared("tagger"), data, max_steps=16, max_epochs=-1)
+    config = Config().from_disk(path)
+    config["corpora"]["train"]["augmenter"] = {"@augmenters": "tests.late_draws"}
+    config["training"]["before_update"] = {"@callbacks": "tests.early_draws"}
+    config.to_disk(path)
+    for name, steps in (("whole", (16,)), ("stopped", (13, 16))):
+        for last in steps:
+            given = {"training.max_steps": last}
+            run(path, output=tmp_path / name, resume=True, overrides=given)
+    whole, stopped = (files_under(tmp_path / n / "model-last") for n in ("whole", "stopped"))
+    assert whole == stopped
 
 
 @pytest.mark.parametrize(
