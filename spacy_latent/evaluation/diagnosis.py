@@ -204,7 +204,7 @@ def judge_training(
             text = (
                 f"{component}: its scorer gets a gradient in a few steps alone, here first in step "
                 f"{step}. Estimators that compare best structures, such as ImplicitMLE, are like "
-                "that, and SparseMAP where one structure has all the weight. If the structure does "
+                "that, and SparseMAP if one structure has all the weight. If the structure does "
                 "not change in training, raise target_step or the temperature."
             )
             late.append(note("rare-gradient", text))

@@ -171,7 +171,9 @@ class LateMixture(SparseSolution):
 
     @cached_property
     def _mixture(self) -> SparseSolution:
-        return self._mix().cast(self.mean.dtype)
+        # The same whoever reads it first, also if that is without gradients.
+        with torch.set_grad_enabled(self._exact.requires_grad):
+            return self._mix().cast(self.mean.dtype)
 
     @property
     def weights(self) -> Tensor:  # type: ignore[override]

@@ -115,7 +115,7 @@ def render(
     if bare and made and not any(len(doc._.latent) for doc in made):
         raise LatentError(NO_STRUCTURE)
     if not page and any(map(len, made)) and not any(is_drawn(doc, component) for doc in made):
-        # displaCy warns, too, where it has nothing to draw.
+        # displaCy warns, too, if it has nothing to draw.
         warnings.warn(f"{NO_STRUCTURE} {OF_SLICES}", LatentWarning, stacklevel=2)
     if made:
         drawing_options = drawing_options.of(settings_of(made[0]))

@@ -69,3 +69,12 @@ def test_the_mean_alone_needs_no_structures(monkeypatch: pytest.MonkeyPatch) -> 
     exact = solution.cast(torch.float64)
     torch.testing.assert_close(exact.weights, solution.weights.double(), atol=1e-6, rtol=0)
     assert len(decomposed) == 2
+
+
+def test_weights_that_are_first_read_without_gradients_keep_theirs() -> None:
+    scores, lengths = torch.randn(2, 5, 5, requires_grad=True), torch.tensor([4, 3])
+    solution = IndependentHeads().sparsemap(scores, lengths)
+    with torch.no_grad():
+        assert len(solution.weights) > 1
+    (gradient,) = torch.autograd.grad(solution.weights[0].sum(), scores)
+    assert gradient.any()
