@@ -105,7 +105,7 @@ def _subject(figures: Figures) -> str:
     if figures.components:
         return "Latent structures"
     subjects = [SUBJECTS.get(noun, PARSES)[0] for noun in _nouns(figures)]
-    return " and ".join(dict.fromkeys(subjects)).capitalize()
+    return " and ".join(dict.fromkeys(subjects)).capitalize() or "Scores"
 
 
 def _nouns(figures: Figures) -> list[str]:
@@ -117,6 +117,8 @@ def _seen(figures: Figures) -> str:
     """Return a description of the page for new readers."""
     if not figures.components:
         subjects = dict.fromkeys(SUBJECTS.get(noun, PARSES)[1] for noun in _nouns(figures))
+        if not subjects:
+            return "The scores of this pipeline, beside the scores of others."
         each = " and ".join(subjects)
         return f"How far the confidence of each {each} that the pipeline finds can be trusted."
     plurals = " and ".join(dict.fromkeys(part.plural for part in figures.components.values()))

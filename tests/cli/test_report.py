@@ -303,6 +303,10 @@ def test_a_baseline_without_a_structure_is_compared_by_its_score(
     for ordered in (models, models[1:]):
         shown = said("evaluate", "compare", *ordered, "--corpus", corpus)
         assert shown.count("accuracy") == len(ordered)
+    page = tmp_path / "page.html"
+    said("report", models[1], corpus, page, "--other", models[1])
+    html = page.read_text(encoding="utf8")
+    assert "Scores of " in html and "beside the scores of others" in html
 
 
 def test_compare_evaluations(tmp_path: Path) -> None:
