@@ -126,7 +126,11 @@ class _Recorder(Optimizer):
 
 
 def gradient_norms(
-    nlp: Language, examples: Sequence[Example], steps: int = 3, progress: Progress = silent
+    nlp: Language,
+    examples: Sequence[Example],
+    steps: int = 3,
+    progress: Progress = silent,
+    optimizer: Optimizer | None = None,
 ) -> dict[str, dict[str, float]]:
     """Train some steps on the examples, and return the norms of the last step's gradients.
 
@@ -135,16 +139,17 @@ def gradient_norms(
     the pipeline change.
 
     In the first step output layers are zero, and so are the gradients below them. Use two or more
-    steps.
+    steps, and three or more if the learning rate warms up.
 
     Args:
         progress: see :class:`spacy_latent.analysis.progress.Progress`; it counts steps.
+        optimizer: optimizer of earlier steps, to go on with; the config's if None.
     """
     training = training_settings(nlp)
     frozen = list(training.get("frozen_components") or ())
     annotating = list(training.get("annotating_components") or ())
     # Norms before the clipping of the config's optimizer.
-    inner = registry.resolve({"optimizer": training["optimizer"]})["optimizer"]
+    inner = optimizer or _optimizer_of(nlp)
     latent = latent_components(nlp)
     found: dict[str, dict[str, float]] = {}
     for _ in progress(range(steps), "Training steps", steps):
@@ -158,7 +163,13 @@ def gradient_norms(
             if isinstance(getattr(pipe, "model", None), Model):
                 nodes = list(latent[name].layers.values()) if name in latent else []
                 found[name] = _by_part(nodes, recorder.squares)
+        # A learning rate that warms up is 0 in the first step.
+        inner.step_schedules()
     return found
+
+
+def _optimizer_of(nlp: Language) -> Optimizer:
+    return registry.resolve({"optimizer": training_settings(nlp)["optimizer"]})["optimizer"]
 
 
 def _by_part(nodes: Sequence[Model], squares: Mapping[tuple[int, str], float]) -> dict[str, float]:
@@ -192,12 +203,14 @@ def judge_training(
     The result has the norms of the first step in which they had, and a note on how late that was.
     See :func:`gradient_norms` for the arguments.
     """
-    norms = gradient_norms(nlp, examples, steps, progress)
+    optimizer = _optimizer_of(nlp)
+    norms = gradient_norms(nlp, examples, steps, progress, optimizer)
     found = judge_gradients(nlp, norms)
     missing = {component for component in norms if _gets_nothing(nlp, norms, component)}
     late = []
-    for step in range(steps + 1, steps + FURTHER + 1 if missing else 0):
-        later = gradient_norms(nlp, examples, steps=1)
+    further = range(steps + 1, steps + FURTHER + 1) if missing else range(0)
+    for step in progress(further, "Further steps", len(further)):
+        later = gradient_norms(nlp, examples, steps=1, optimizer=optimizer)
         for component in [one for one in missing if later[one].get("scorer")]:
             missing.remove(component)
             norms[component] = later[component]

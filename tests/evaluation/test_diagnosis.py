@@ -47,6 +47,11 @@ def made(nlp: Language, **training: Any) -> Language:
 def test_nothing_is_wrong_with_what_is_right() -> None:
     assert codes(made(latent_pipeline("textcat"))) == set()
     assert codes(made(inline_pipeline("textcat"))) == set()
+    # The learning rate of the first step is 0, as in spaCy's configs with a transformer.
+    warm_up = {"warmup_steps": 250, "total_steps": 20000, "initial_rate": 5e-5}
+    rate = {"@schedules": "warmup_linear.v1", **warm_up}
+    optimizer = {"@optimizers": "Adam.v1", "learn_rate": rate}
+    assert codes(made(inline_pipeline("textcat"), optimizer=optimizer)) == set()
     frozen = {"frozen_components": ["latent_encoder"], "annotating_components": ["latent_encoder"]}
     assert codes(made(latent_pipeline("textcat"), **frozen)) == set()
     both = {"frozen_components": ["latent_encoder", "textcat"]}
@@ -306,7 +311,9 @@ def test_a_scorer_whose_gradient_comes_late_is_no_mistake(
     """On a few short texts ImplicitMLE changes the best structure in one step of ten."""
     steps_taken = 0
 
-    def norms(nlp: Language, texts: Any, steps: int = 3, progress: Any = None) -> Any:
+    def norms(
+        nlp: Language, texts: Any, steps: int = 3, progress: Any = None, optimizer: Any = None
+    ) -> Any:
         nonlocal steps_taken
         steps_taken += steps
         scorer = 0.5 if steps_taken == first else 0.0
