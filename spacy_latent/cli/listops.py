@@ -130,7 +130,7 @@ def generate_cli(
         for path, expressions in zip(files, splits):
             listops.write(path, expressions)
     made = ", ".join(f"{count} {path.stem}" for path, count in zip(files, counts))
-    msg.good(f"{output}: {f'{total} expressions' if files == [output] else made}")
+    msg.good(f"{output}: {number_of(total, unit) if files == [output] else made}")
 
 
 def counts_in(sizes: str, files: int) -> list[int]:

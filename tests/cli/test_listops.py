@@ -97,6 +97,7 @@ def test_deep_sets_are_made_by_one_command(trained):
     known = {" ".join(tokens) for _, tokens in listops.read(trained / "train.tsv")}
     path = trained / "deep" / "depth4.tsv"
     options = ["--sizes", "30", "--min-length", "8", "--max-length", "80"]
+    assert "expressions" not in generate(path.with_name("one.tsv"), "--sizes", "1")
     generate(path, *options, "--depth", "4")
     made = [tokens for _, tokens in listops.read(path)]
     assert len(made) == 30 and {listops.depth(tokens) for tokens in made} == {4}
