@@ -17,8 +17,10 @@ def missing_upstreams(nlp: Language) -> Iterator[str]:
 
     Enabled and disabled components count. spaCy itself checks its own listeners.
     """
+    from spacy_latent.pipeline.latent_encoder import LatentEncoder
+
     names = nlp.component_names
-    encoders = [one for one in names if nlp.get_pipe_meta(one).factory == "latent_encoder"]
+    encoders = [one for one, pipe in nlp.components if isinstance(pipe, LatentEncoder)]
     for name in names:
         for upstream in sorted({node.upstream_name for node in _listeners(nlp, name)} - set(names)):
             others = [one for one in encoders if one != name]

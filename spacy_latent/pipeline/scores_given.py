@@ -152,10 +152,12 @@ def _of_settings(component: str, pipe: Any) -> Iterator[Diagnostic]:
 
 
 def _no_weights(nlp: Language) -> Diagnostic:
+    from spacy_latent.pipeline.latent_encoder import LatentEncoder
+
     encoders = [
         name
         for name, pipe in nlp.pipeline
-        if nlp.get_pipe_meta(name).factory == "latent_encoder" and pipe.cfg["supervision"]  # type: ignore[attr-defined]
+        if isinstance(pipe, LatentEncoder) and pipe.cfg["supervision"]
     ]
     advice = ""
     if encoders:

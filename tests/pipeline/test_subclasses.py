@@ -17,6 +17,8 @@ from spacy_latent.evaluation.mistakes import find_traps
 from spacy_latent.pipeline.factories import factory_of
 from spacy_latent.pipeline.latent_encoder import LatentEncoder, inspect_docs
 from spacy_latent.pipeline.latent_textcat import LatentTextCategorizer
+from spacy_latent.pipeline.missing_upstreams import missing_upstreams
+from spacy_latent.pipeline.scores_given import about_scores
 from tests.cli.test_pairs import save_aligned
 from tests.models.pair_pipelines import pipeline, trained
 from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized, latent_pipeline, stock
@@ -83,6 +85,19 @@ def test_nothing_above_an_own_encoder_listens_to_a_wildcard() -> None:
     nlp.add_pipe("tagger", config=stock("tagger", wildcard))
     initialized(nlp)
     assert "wildcard" in {finding.code for finding in find_traps(nlp)}
+
+
+def test_messages_name_an_own_encoder() -> None:
+    nlp = spacy.blank("en")
+    settings = {"supervision": 1.0, "model": {"tok2vec": TOK2VEC}}
+    nlp.add_pipe("own_latent_encoder", name="own", config=settings)
+    nlp.initialize(lambda: examples(nlp))
+    (told,) = about_scores(nlp, examples(nlp))
+    assert 'component = "own"' in told.text
+    listener = {"@architectures": "spacy-latent.LatentListener.v1", "width": 96, "upstream": "owm"}
+    nlp.add_pipe("tagger", config=stock("tagger", listener))
+    (missing,) = missing_upstreams(nlp)
+    assert "Did you mean 'own'?" in missing
 
 
 def test_the_alignments_of_an_own_classifier_are_judged(tmp_path: Path) -> None:
