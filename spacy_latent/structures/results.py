@@ -177,6 +177,7 @@ class LateMixture(SparseSolution):
 
     @property
     def weights(self) -> Tensor:  # type: ignore[override]
+        """The weights of :class:`SparseSolution`, computed when they are first read."""
         return self._mixture.weights
 
     def _expand(self, *device: torch.device) -> Tensor:
