@@ -19,10 +19,9 @@ from spacy_latent.models.separate_tok2vec import initialize_embedder, refuse_sep
 from spacy_latent.models.token_vectors import token_vectors, with_tokens
 
 NAME = "crf_tagger"
-# Probability of "O" for a token at the beginning of training on incomplete annotation, and if
-# sources of annotation tell. The latter is that of the prior of sources, whose weight outside is
-# the tenfold of that of a label.
-OUTSIDE, OUTSIDE_WITH_SOURCES = 0.5, 0.9
+# Probability of "O" for a token at the beginning of training on incomplete annotation, or on
+# sources of annotation.
+OUTSIDE = 0.5
 
 
 @dataclass
@@ -172,14 +171,12 @@ def set_tags(model: Model, tags: int) -> None:
         if old.any() or output.get_param("W").any():
             _begin_as_outside(model, known)
             model.attrs[UNTRAINED] += tags - known
-        elif (bias := output.get_param("b")).any():
-            # Begun outside, with the probability that the first tags still have.
-            behind = float(bias[0] - bias[1]) * model.attrs.get("gain", 1.0)
-            begin_outside(model, 1 / (1 + (known - 1) * math.exp(-behind)))
+        elif output.get_param("b").any():
+            begin_outside(model)
 
 
-def begin_outside(model: Model, probability: float = OUTSIDE) -> None:
-    """Let tokens begin outside of entities with this probability, neighbours apart.
+def begin_outside(model: Model) -> None:
+    """Let tokens begin outside of entities with probability ``OUTSIDE``, neighbours apart.
 
     Before training all tags are equally probable, so a token is more probably in an entity than
     outside. A sum over the tags of a token without annotation increases each of them in proportion
@@ -195,7 +192,7 @@ def begin_outside(model: Model, probability: float = OUTSIDE) -> None:
     if not tags or tags == 1 or not output.has_param("b") or output.get_param("W").any():
         return
     bias: Any = output.get_param("b")
-    behind = math.log((tags - 1) * probability / (1 - probability))
+    behind = math.log((tags - 1) * OUTSIDE / (1 - OUTSIDE))
     bias[1:] = -behind / model.attrs.get("gain", 1.0)
 
 

@@ -558,7 +558,7 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
         Raises:
             LatentError: if ``labels`` is not a list of names.
         """
-        from spacy_latent.models.crf_tagger import OUTSIDE_WITH_SOURCES, begin_outside
+        from spacy_latent.models.crf_tagger import begin_outside
         from spacy_latent.models.tag_sources import keep_sources
 
         self.check_initialize(get_examples, nlp)
@@ -593,9 +593,7 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
             warnings.warn(f"{self.name}: {doubt}", DoubtfulEvidence, stacklevel=2)
         self._resize()
         self.initialize_model(get_examples)
-        if survey.has_sources:
-            begin_outside(self.model, OUTSIDE_WITH_SOURCES)
-        elif survey.leaves_open(self.labels):
+        if survey.has_sources or survey.leaves_open(self.labels):
             begin_outside(self.model)
         warn_not_given(self, nlp)
 
