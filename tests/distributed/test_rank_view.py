@@ -388,6 +388,16 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used_without_it(
     assert "Resuming after 1 step," in run(config, output=output, resume=True)
 
 
+def check_parts_are_as_whole(config: Path, folder: Path, *steps: int) -> None:
+    """Check that a training resumed after these steps ends as one without a stop."""
+    for name, stops in (("whole", steps[-1:]), ("stopped", steps)):
+        for last in stops:
+            given = {"training.max_steps": last}
+            run(config, output=folder / name, resume=True, overrides=given)
+    whole, stopped = (files_under(folder / name / "model-last") for name in ("whole", "stopped"))
+    assert whole == stopped
+
+
 def test_lists_of_components_do_not_grow_when_a_training_is_resumed(tmp_path: Path) -> None:
     """spaCy's trees of lemmas and its patterns of attributes are appended when they are read."""
     words = ["dogs", "cats", "mice"]
@@ -406,11 +416,7 @@ def test_lists_of_components_do_not_grow_when_a_training_is_resumed(tmp_path: Pa
     patterns["initialize"] = {"components": {"attribute_ruler": tags}}
     patterns.to_disk(config)
     registry.misc("tests.tag_map")(lambda: {"X": {"POS": "NOUN"}})
-    whole, output = tmp_path / "whole", tmp_path / "output"
-    run(config, output=whole, overrides={"training.max_steps": 6})
-    for steps in (2, 4, 6):
-        run(config, output=output, resume=True, overrides={"training.max_steps": steps})
-    assert files_under(output / "model-last") == files_under(whole / "model-last")
+    check_parts_are_as_whole(config, tmp_path, 2, 4, 6)
 
 
 def test_a_checkpoint_of_a_stream_with_draws_does_not_grow_with_each_step(
@@ -424,12 +430,7 @@ def test_a_checkpoint_of_a_stream_with_draws_does_not_grow_with_each_step(
     lower = {"@augmenters": "spacy.lower_case.v1", "level": 0.5}
     config["corpora"]["train"]["augmenter"] = lower
     config.to_disk(path)
-    for name, steps in (("whole", (12,)), ("stopped", (5, 12))):
-        for last in steps:
-            given = {"training.max_steps": last}
-            run(path, output=tmp_path / name, resume=True, overrides=given)
-    whole, stopped = (files_under(tmp_path / n / "model-last") for n in ("whole", "stopped"))
-    assert whole == stopped
+    check_parts_are_as_whole(path, tmp_path, 5, 12)
     with np.load(tmp_path / "whole" / "checkpoints" / "step-13" / "training.npz") as file:
         # Without growth there are two, the last state and the state before the first step.
         assert sum(name.endswith(".torch") for name in file.files) == 2
@@ -463,12 +464,7 @@ def test_data_may_draw_long_after_other_code_drew_from_the_same_generator(
     config["corpora"]["train"]["augmenter"] = {"@augmenters": "tests.late_draws"}
     config["training"]["before_update"] = {"@callbacks": "tests.early_draws"}
     config.to_disk(path)
-    for name, steps in (("whole", (16,)), ("stopped", (13, 16))):
-        for last in steps:
-            given = {"training.max_steps": last}
-            run(path, output=tmp_path / name, resume=True, overrides=given)
-    whole, stopped = (files_under(tmp_path / n / "model-last") for n in ("whole", "stopped"))
-    assert whole == stopped
+    check_parts_are_as_whole(path, tmp_path, 13, 16)
 
 
 @pytest.mark.parametrize(
