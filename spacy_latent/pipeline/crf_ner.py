@@ -593,7 +593,7 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
             warnings.warn(f"{self.name}: {doubt}", DoubtfulEvidence, stacklevel=2)
         self._resize()
         self.initialize_model(get_examples)
-        if survey.has_sources or survey.leaves_open(self.labels):
+        if survey.leaves_open(self.labels):
             begin_outside(self.model)
         warn_not_given(self, nlp)
 

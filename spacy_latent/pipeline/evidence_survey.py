@@ -115,13 +115,12 @@ class EvidenceSurvey:
         self.marked_texts[1] += self.marked[1] > before and not entity.any()
 
     def leaves_open(self, labels: Iterable[str]) -> bool:
-        """Return whether some token is known neither as outside of entities nor as part of one."""
-        return bool(self.missing) or any(not asked.issuperset(labels) for asked in self.sets)
+        """Return whether it is uncertain of some token if it is outside of entities.
 
-    @property
-    def has_sources(self) -> bool:
-        """True if a source of the settings gives its annotation of some text."""
-        return bool(self.there.intersection(self.settings.sources))
+        Its annotation is missing, or of some labels alone, or sources give it, which may be wrong.
+        """
+        partly = any(not asked.issuperset(labels) for asked in self.sets)
+        return bool(self.missing) or partly or bool(self.there.intersection(self.settings.sources))
 
     @property
     def names(self) -> set[str]:
