@@ -29,7 +29,7 @@ from spacy.tokens import Doc, DocBin
 
 from benchmarks.raw_results import RAW, add, read
 from benchmarks.sections import write_section
-from spacy_latent.analysis.task import accuracy, interval, paired_drop
+from spacy_latent.analysis.resampling import accuracy, interval, paired_drop
 from spacy_latent.evaluation.explanation import LEAVE_ONE_OUT, MASK, RANDOM, explain
 
 PATH = RAW / "explain.jsonl"

@@ -19,7 +19,7 @@ from spacy_latent.analysis.attachment import (
     without_labels,
     without_words,
 )
-from spacy_latent.analysis.task import confidence_interval
+from spacy_latent.analysis.resampling import confidence_interval
 from spacy_latent.analysis.tree_measures import (
     SCORES,
     TREE_MEASURES,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from spacy.training import Example
 
-from spacy_latent.analysis.task import intervals
+from spacy_latent.analysis.resampling import intervals
 from spacy_latent.analysis.trees import Heads
 from spacy_latent.annotations.heads import known_heads
 from spacy_latent.errors import LatentError, number_of

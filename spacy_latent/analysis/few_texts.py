@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spacy_latent.analysis.task import UNSEEN
+from spacy_latent.analysis.resampling import UNSEEN
 from spacy_latent.errors import number_of
 
 # Fewer texts than this do not prove the absence of a difference, such as that structures do not

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spacy_latent.analysis.judged_entities import JudgedEntities
-from spacy_latent.analysis.task import confidence_interval
+from spacy_latent.analysis.resampling import confidence_interval
 from spacy_latent.errors import LatentError, number_of, plural
 
 

@@ -29,7 +29,7 @@ from spacy_latent.analysis.attachment import (
     without_labels,
     without_words,
 )
-from spacy_latent.analysis.task import Value, accuracy, f_score, intervals
+from spacy_latent.analysis.resampling import Value, accuracy, f_score, intervals
 from spacy_latent.analysis.trees import Brackets, Heads
 from spacy_latent.analysis.yields import compare_yields, without_cycles
 

@@ -33,7 +33,7 @@ class Yields:
 
     Attributes:
         sets: ``(D, 3)``, yields that the tree and its reference share, yields of the tree, and
-            yields of the reference. :func:`spacy_latent.analysis.task.f_score` takes these.
+            yields of the reference. :func:`spacy_latent.analysis.resampling.f_score` takes these.
         one_arc: ``(D, 2)``, yields of the reference that are connected by one arc of the tree, and
             all yields of the reference.
     """

@@ -107,7 +107,8 @@ def _score(nlp: Language, judged: Sequence[Example]) -> tuple[int, Row]:
     import numpy as np
 
     from spacy_latent.analysis import confidence_interval
-    from spacy_latent.analysis.task import interval, measure_of_categories
+    from spacy_latent.analysis.resampling import interval
+    from spacy_latent.analysis.task import measure_of_categories
 
     measure = measure_of_categories(nlp, judged)
     counts = np.zeros(0) if measure is None else measure.counts(judged)

@@ -13,7 +13,7 @@ from spacy.language import Language
 from spacy.scorer import Scorer
 from spacy.training import Example
 
-from spacy_latent.analysis import reference_tree, task
+from spacy_latent.analysis import reference_tree, resampling, task
 from spacy_latent.analysis.arc_calibration import ARC, judged_arcs
 from spacy_latent.analysis.calibration import EntityFigures, entity_figures
 from spacy_latent.analysis.figures import (
@@ -152,7 +152,7 @@ class AssessmentRun:
         """Return the measures with their intervals, and all scores of the pipeline."""
         figures = TaskFigures(unknown_labels=unknown_labels(self.nlp, self.examples))
         for measure in self.measures:
-            found = task.interval(measure.value, self.counts[measure.name], self.seed)
+            found = resampling.interval(measure.value, self.counts[measure.name], self.seed)
             figures.measures[measure.name] = Score(*found, _chance(measure))
         if self.measures or any(heads is not None for heads in self.heads):
             everything = Scorer(self.nlp).score(self.examples)
@@ -202,8 +202,10 @@ class AssessmentRun:
         found = {}
         for measure in self.measures:
             theirs = measure.counts(examples)
-            score = task.interval(measure.value, theirs, self.seed)
-            drop = task.paired_drop(measure.value, self.counts[measure.name], theirs, self.seed)
+            score = resampling.interval(measure.value, theirs, self.seed)
+            drop = resampling.paired_drop(
+                measure.value, self.counts[measure.name], theirs, self.seed
+            )
             found[measure.name] = OtherScore(*score, (drop.drop, drop.low, drop.high))
         return found
 
@@ -247,10 +249,12 @@ class AssessmentRun:
             before = {m.name: m.counts(examples) for m in self.measures}
         for measure in self.measures:
             own = before[measure.name]
-            drop = task.paired_drop(measure.value, own, totals[measure.name], self.seed)
-            _, low, _ = task.interval(measure.value, own, self.seed)
+            drop = resampling.paired_drop(measure.value, own, totals[measure.name], self.seed)
+            _, low, _ = resampling.interval(measure.value, own, self.seed)
             counts = self.counts[measure.name]
-            mixture = task.interval(measure.value, counts, self.seed) if mixed else (None, None)
+            mixture = (
+                resampling.interval(measure.value, counts, self.seed) if mixed else (None, None)
+            )
             result.drops[measure.name] = RandomStructures(
                 **vars(drop),
                 before_low=low,
@@ -291,8 +295,8 @@ class AssessmentRun:
                 # Each training as often as the other side has trainings, so that both are alike.
                 ours = np.concatenate([one for one in own for _ in theirs], 1)
                 others = np.concatenate([one for one in theirs for _ in own], 1)
-                value = task.mean_over(measure.value, len(own) * len(theirs))
-                drop = task.paired_drop(value, ours, others, self.seed)
+                value = resampling.mean_over(measure.value, len(own) * len(theirs))
+                drop = resampling.paired_drop(value, ours, others, self.seed)
                 row.controls[name] = ControlScore(
                     *self._trainings(measure, theirs),
                     difference=(drop.drop, drop.low, drop.high),
@@ -307,8 +311,8 @@ class AssessmentRun:
         self, measure: Measure, counts: Sequence[np.ndarray]
     ) -> tuple[float, float, float, list[float]]:
         """Return the mean score of all trainings, its interval over texts, and each score."""
-        value = task.mean_over(measure.value, len(counts))
-        found = task.interval(value, np.concatenate(counts, 1), self.seed)
+        value = resampling.mean_over(measure.value, len(counts))
+        found = resampling.interval(value, np.concatenate(counts, 1), self.seed)
         return *found, _values(measure, counts)
 
     def predict_other(

@@ -14,16 +14,16 @@ from spacy_latent.analysis import (
     TREE_MEASURES,
     ReferenceTree,
     attachments,
+    resampling,
     shares,
     structures,
-    task,
     tree_counts,
     without_words,
 )
 from spacy_latent.analysis import agreement as agreements
 from spacy_latent.analysis.alignments import SURE, links_of
 from spacy_latent.analysis.figures import Interval, ReferenceFigures, Relation
-from spacy_latent.analysis.task import Value, accuracy
+from spacy_latent.analysis.resampling import Value, accuracy, f_score
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.annotations.heads import known_heads
 from spacy_latent.kinds import PARTS, complete_kind
@@ -98,7 +98,7 @@ class ComparedLayer:
         found = {}
         for name, theirs in counts.items():
             if name != self.key:
-                drop = task.paired_drop(value, counts[self.key], theirs, self.seed)
+                drop = resampling.paired_drop(value, counts[self.key], theirs, self.seed)
                 found[name] = (drop.drop, drop.low, drop.high)
         return found
 
@@ -116,7 +116,7 @@ class ComparedLayer:
             of: annotation of the references that is compared.
             counts: counts by the name of the row.
         """
-        found = task.intervals(list(counts.values()), self.seed, value)
+        found = resampling.intervals(list(counts.values()), self.seed, value)
         return ReferenceFigures(
             key=measure,
             of=of,
@@ -202,7 +202,7 @@ def _compare_links(layer: ComparedLayer) -> ReferenceFigures | None:
         name: np.array([(len(gold[d] & own[d]), len(own[d]), len(gold[d])) for d in known], float)
         for name, own in layer.rows(known, _whole_links).items()
     }
-    return layer.figures("links", "alignments", known, counts, task.f_score)
+    return layer.figures("links", "alignments", known, counts, f_score)
 
 
 def _compare_annotations(layer: ComparedLayer) -> ReferenceFigures | None:
@@ -226,7 +226,7 @@ def _compare_annotations(layer: ComparedLayer) -> ReferenceFigures | None:
         name: np.array([_common_counts(gold[d], own[d]) for d in gold], dtype="float64")
         for name, own in layer.rows(list(gold), whole).items()
     }
-    return layer.figures("parts", "annotations", list(gold), counts, task.f_score)
+    return layer.figures("parts", "annotations", list(gold), counts, f_score)
 
 
 def _place(span: SpanStructure) -> tuple[int, int, str]:

@@ -25,7 +25,7 @@ from spacy_latent.analysis import (
     without_words,
 )
 from spacy_latent.analysis.progress import Progress, silent
-from spacy_latent.analysis.task import Value, accuracy, f_score
+from spacy_latent.analysis.resampling import Value, accuracy, f_score
 from spacy_latent.errors import LatentError
 from spacy_latent.listops.groups import groups_by_depth, groups_by_operator
 from spacy_latent.listops.readings import (

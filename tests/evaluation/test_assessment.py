@@ -15,7 +15,8 @@ from spacy.tokens import Doc
 from spacy.training import Example
 
 from spacy_latent.analysis.figures import plain
-from spacy_latent.analysis.task import Measure, f_score
+from spacy_latent.analysis.resampling import f_score
+from spacy_latent.analysis.task import Measure
 from spacy_latent.errors import LatentError
 from spacy_latent.evaluation import assessment_run
 from spacy_latent.evaluation.assessment import Assessment, assess
