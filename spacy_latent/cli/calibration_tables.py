@@ -292,8 +292,7 @@ def print_misfits(found: Calibrated, several: str) -> None:
         msg.warn(
             f"{several.capitalize()} of the texts have {label} that the component was not trained "
             f"on: {', '.join(found.unknown)}. It cannot find them, so they count as missed. Call "
-            "the labels as in training, or train with them. If another component finds them, give "
-            "texts without them."
+            "the labels as in training, or train with them."
         )
     if found.left_out:
         such = "has such a label, " if found.unknown else ""

@@ -36,6 +36,7 @@ from spacy_latent.analysis.task import Measure
 from spacy_latent.annotations import BEST, Stored
 from spacy_latent.errors import LatentError
 from spacy_latent.evaluation import layer_figures
+from spacy_latent.evaluation.calibration_examples import without_entities_of_others
 from spacy_latent.evaluation.controls import (
     differences,
     kind_of_trees,
@@ -168,7 +169,10 @@ class AssessmentRun:
 
         Trees and labelled arcs of a parser have names of their own, such as "parser: trees".
         """
-        judged = {name: judged_entities(self.examples, name) for name in self.finders}
+        judged = {
+            name: judged_entities(without_entities_of_others(self.nlp, name, self.examples), name)
+            for name in self.finders
+        }
         for name in self.span_finders:
             pipe: Any = self.nlp.get_pipe(name)
             judged[name] = judged_spans(self.examples, pipe.key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from spacy.language import Language
@@ -18,6 +18,7 @@ from spacy_latent.pipeline.calibrated_components import (
     span_components,
 )
 from spacy_latent.pipeline.inspection import applied, refuse_lost
+from spacy_latent.pipeline.open_tags import blocked_tokens
 
 # Examples, or a function that returns them as for nlp.initialize.
 Examples = Iterable[Example] | Callable[[], Iterable[Example]]
@@ -134,6 +135,36 @@ def examples_up_to(
     refuse_lost(len(examples), len(docs), "doc", advice)
     made = [Example(doc, example.reference) for doc, example in zip(docs, examples)]
     return [example for example in made if len(example.predicted)]
+
+
+def without_entities_of_others(
+    nlp: Language, name: str, examples: Sequence[Example]
+) -> list[Example]:
+    """Return the examples, without gold entities of labels that only other components find.
+
+    Args:
+        name: name of the component that is calibrated. Its own labels stay.
+    """
+    own: Any = nlp.get_pipe(name)
+    others: set[str] = set()
+    for other, pipe in nlp.pipeline:
+        if other != name and "doc.ents" in nlp.get_pipe_meta(other).assigns:
+            others.update(getattr(pipe, "labels", ()))
+    others.difference_update(own.labels)
+    made = []
+    for example in examples:
+        reference = example.reference
+        kept = [span for span in reference.ents if span.label_ not in others]
+        if len(kept) < len(reference.ents):
+            missing = [reference[token.i : token.i + 1] for token in reference if not token.ent_iob]
+            # The user's own doc keeps its entities.
+            reference = reference.copy()
+            reference.set_ents(
+                kept, missing=missing, blocked=blocked_tokens(reference), default="outside"
+            )
+            example = Example(example.predicted, reference)
+        made.append(example)
+    return made
 
 
 def prepared(

@@ -30,6 +30,7 @@ from spacy_latent.evaluation.calibration_examples import (
     choose_component,
     examples_up_to,
     prepared,
+    without_entities_of_others,
 )
 from spacy_latent.evaluation.calibration_fit import (
     Gain,
@@ -115,7 +116,8 @@ def calibrate(
             predictions on tokens without annotation are left out. A warning (PartlyAnnotated) says
             so if they are more than 5 %. References that are pieces of documents name them in
             ``doc.user_data["document"]``; then a promised precision counts documents as
-            independent, not docs.
+            independent, not docs. Entities with a label that only another component of the
+            pipeline finds are left out.
         component: name of a ``crf_ner``; may be left out if the pipeline has one.
         biases: whether each label may get a bias if held-out docs support it, see
             :meth:`ScoreFit.choose`. With biases the component finds other entities than before.
@@ -135,6 +137,7 @@ def calibrate(
             "to its labels, and finds none of them. Train it, and calibrate it then."
         )
     made = examples_up_to("calibrate", nlp, name, examples, progress)
+    made = without_entities_of_others(nlp, name, made)
     if not any(map(gold_entities, made)):
         raise LatentError(
             f"No text has an annotated entity, so {name!r} cannot be calibrated. Give annotated "
@@ -288,6 +291,7 @@ def measure(
     The arguments are the same as in :func:`calibrate`.
     """
     name, pipe, made = prepared("measure", nlp, component, "crf_ner", examples, progress)
+    made = without_entities_of_others(nlp, name, made)
     sizes: list[int] = []
     judged, covered = judge(pipe, made, progress, sizes), None
     _tell_what_is_left_out(name, judged)

@@ -490,6 +490,18 @@ def test_labels_that_training_did_not_have_are_missed_and_fitted_to_by_nothing(
     assert found.losses == pytest.approx(known.losses)
 
 
+def test_entities_of_another_component_are_not_missed(nlp: Language) -> None:
+    nlp.add_pipe("entity_ruler").add_patterns([{"label": "PERSON", "pattern": "Anna"}])  # type: ignore[attr-defined]
+    both = Example.from_dict(nlp.make_doc("Anna is here"), {"entities": [(0, 4, "PERSON")]})
+    plain = doubtful(nlp)
+    known, found = calibrate(nlp, plain), calibrate(nlp, [*plain, both], coverage=0.9)
+    assert found.left_out == 0 and found.unknown == ()
+    assert found.calibration.entities == found.after.gold == known.after.gold
+    assert measure(nlp, [*plain, both]).covered == (1.0, known.after.gold)
+    # The docs of the caller are not changed.
+    assert [span.label_ for span in both.reference.ents] == ["PERSON"]
+
+
 def test_entities_that_a_text_was_not_annotated_for_count_in_nothing(nlp: Language) -> None:
     rare = Example.from_dict(nlp.make_doc("Anna is here"), {"entities": [(0, 4, "PERSON")]})
     rare.reference._.annotated_labels = ["GPE"]
