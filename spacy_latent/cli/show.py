@@ -71,7 +71,8 @@ def show_cli(
                 print_doc(nlp, doc, names, threshold)
             if html is not None:
                 docs.append(doc)
-        if html is not None:
+        # Without a text, of which a warning has told, no page is written.
+        if html is not None and docs:
             from spacy_latent.visualize import render
 
             options = {"threshold": threshold, "alternatives": alternatives}

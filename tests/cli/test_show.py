@@ -100,6 +100,13 @@ def test_a_text_without_words_is_said_to_have_none(saved: Any) -> None:
     assert "no words in this text" in show(saved[1], "")
 
 
+def test_no_text_makes_no_page(saved: Any, tmp_path: Any) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("earlier", encoding="utf8")
+    show(saved[1], "-", "--html", page, lines="")
+    assert page.read_text(encoding="utf8") == "earlier"
+
+
 def test_the_name_of_a_file_is_no_text(saved: Any, tmp_path: Any) -> None:
     path = tmp_path / "texts.txt"
     path.write_text(TEXT, encoding="utf8")
