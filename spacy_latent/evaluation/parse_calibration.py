@@ -107,7 +107,7 @@ class FittedMap(Fitted):
     @property
     def kept(self) -> bool:
         """True if the fitted map is used; otherwise it changes nothing."""
-        return (self.slope, self.shift) != (1.0, 0.0)
+        return (self.slope, self.shift) != (1.0, 0.0) or any(self.shifts.values())
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -757,3 +758,9 @@ def test_texts_without_heads_are_said_to_measure_no_coverage(nlp: Language, tmp_
     shown = said(*given)
     assert "sets with coverage 0.8" in shown and "nan" not in shown
     assert json_of(*given, "--json", "--force")["test_coverage"] is None
+
+
+def test_shifts_of_labels_alone_are_a_map_that_is_kept(nlp: Language) -> None:
+    found = calibrate(nlp, doubtful(nlp), confidence=False).confidences
+    assert not found.kept and not replace(found, shifts={"det": 0.0}).kept
+    assert replace(found, shifts={"det": 0.5}).kept
