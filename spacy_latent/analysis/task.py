@@ -63,11 +63,16 @@ def measure_of_categories(nlp: Language, examples: Sequence[Example]) -> Measure
 
     A component of a user may predict some without saying so. None if no reference has any.
     """
-    names = (name for name in nlp.pipe_names if "doc.cats" in nlp.get_pipe_meta(name).assigns)
-    name = next(names, None)
+    name = first_classifier(nlp)
     if name is None:
         return _cats(None, examples)
     return _cats(nlp.get_pipe(name), examples, labels_of_others(nlp, name))
+
+
+def first_classifier(nlp: Language) -> str | None:
+    """Return the name of the first component that says that it predicts categories."""
+    names = (name for name in nlp.pipe_names if "doc.cats" in nlp.get_pipe_meta(name).assigns)
+    return next(names, None)
 
 
 def labels_of_others(nlp: Language, name: str) -> frozenset[str]:

@@ -14,6 +14,7 @@ from spacy.training import Example
 
 from spacy_latent.analysis.figures import Figures
 from spacy_latent.analysis.progress import Progress, silent
+from spacy_latent.analysis.task import first_classifier, labels_of_others
 from spacy_latent.analysis.verdicts import Verdict, verdicts
 from spacy_latent.evaluation.assessment_run import AssessmentRun
 from spacy_latent.evaluation.controls import differences
@@ -32,6 +33,7 @@ class Assessment:
         scores: score of each example by the first measure; NaN if there is none.
         heads: for each example, the reference's heads at the predicted tokens, −1 if unknown; or
             None.
+        further_categories: categories that only classifiers after the first one predict.
     """
 
     figures: Figures
@@ -40,6 +42,7 @@ class Assessment:
     uncertainties: list[Uncertainties]
     scores: list[float]
     heads: list[np.ndarray | None]
+    further_categories: frozenset[str] = frozenset()
 
 
 def assess(
@@ -100,4 +103,13 @@ def assess(
                 part.others.alike = len(alike) == len(structured)
             figures.components[layer_name] = part
             found[layer_name] = verdicts(part)
-    return Assessment(figures, found, run.examples, run.uncertainties, run.text_scores(), run.heads)
+    classifier = first_classifier(nlp)
+    return Assessment(
+        figures,
+        found,
+        run.examples,
+        run.uncertainties,
+        run.text_scores(),
+        run.heads,
+        labels_of_others(nlp, classifier) if classifier else frozenset(),
+    )

@@ -148,12 +148,17 @@ def _entry(assessment: Assessment, d: int, layers: Sequence[str]) -> list[Any]:
     doc, gold = example.predicted, assessment.heads[d]
     words = [token.text for token in doc]
     apart = any(" " in word or not word for word in words)
-    label = best_category(doc.cats) if doc.cats else None
+    # Those of the first classifier: the best label of several tells nothing of any of them.
+    predicted, annotated = (
+        {key: value for key, value in cats.items() if key not in assessment.further_categories}
+        for cats in (doc.cats, example.reference.cats)
+    )
+    label = best_category(predicted) if predicted else None
     return [
         words if apart else " ".join(words),
-        gold_label(example.reference.cats) if example.reference.cats else None,
+        gold_label(annotated) if annotated else None,
         label,
-        None if label is None else _percent(doc.cats[label]),
+        None if label is None else _percent(predicted[label]),
         round(score, 3) if math.isfinite(score) else None,
         None if gold is None else gold.tolist(),
         [_entry_of_layer(assessment, d, doc, name) for name in layers],

@@ -169,6 +169,27 @@ def test_the_gallery_holds_the_structures(nlp: Language, page: str) -> None:
     assert agreement == round(100 * right / len(doc))
 
 
+def test_the_gallery_has_labels_of_the_first_classifier(nlp: Language) -> None:
+    @Language.component("sure", assigns=["doc.cats"])
+    def sure(doc: Doc) -> Doc:
+        doc.cats["long"] = 1.0
+        return doc
+
+    (example,) = keyword_examples(nlp, 1)
+    example.reference.cats["long"] = 1.0
+    nlp.add_pipe("sure", last=True)
+    try:
+        nlp.get_pipe("sure").labels = ("long",)  # type: ignore[attr-defined]
+        found = assess(nlp, [example], random=False)
+    finally:
+        nlp.remove_pipe("sure")
+    _, gold, label, percent, *_ = gallery(render_report(found, model="m", corpus="c"))["docs"][0]
+    (whole,) = keyword_examples(nlp, 1)
+    cats = nlp(whole.predicted).cats
+    assert label == max(cats, key=cats.__getitem__) and percent == round(100 * cats[label])
+    assert gold == "good"
+
+
 def test_markup_in_texts_labels_and_names_is_inert(nlp: Language) -> None:
     doc = Doc(nlp.vocab, words=NASTY)
     reference = doc.copy()
