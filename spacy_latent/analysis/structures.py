@@ -17,7 +17,7 @@ from spacy_latent.kinds import PARTS, complete_kind, find_kind
 
 # Description of each number.
 MEANINGS: dict[str, str] = {
-    "tokens": "tokens that share a structure",
+    "tokens": "tokens that share a structure, in a pair those of both texts",
     "depth": "arcs, brackets or phrases, from the root to the deepest token",
     "left-branching": "share of arcs whose head comes later in the text",
     "left splits": "share of a bracket's tokens, except two, in its left half: 1 if every tree is "
@@ -39,7 +39,7 @@ MEANINGS: dict[str, str] = {
     "monotonicity": "share of neighbouring aligned tokens whose partners stand in their order",
     "diagonal": "share of cells on the diagonal",
     "parts": "chosen parts",
-    "entropy": "of p(z), in nats for each token",
+    "entropy": "of p(z), in nats for each token, in a pair each of the first text",
     "relative entropy": "share of the entropy that all structures alike would have",
     "effective number": "exp(entropy of a text): the number of equally probable structures that "
     "would be as uncertain",
@@ -67,7 +67,10 @@ def structure_statistics(span: SpanStructure) -> dict[str, float]:
     """
     kind = find_kind(span.kind)
     numbers = kind.said("statistics", kind.statistics(np.asarray(span.decoded), len(span)))
-    found = {"tokens": len(span), **numbers}
+    tokens = len(span)
+    if span.other_start is not None and span.other_end is not None:
+        tokens += span.other_end - span.other_start
+    found = {"tokens": tokens, **numbers}
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
