@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ def read_spans(
     """
     text, expected = doc.text, f'{EXAMPLE[1:-1]} or [0, 5, "ORG"]'
     found: dict[Triple, Bounds] = {}
-    for span in spans if isinstance(spans, list) else [spans]:
+    for span in _by_label(spans if isinstance(spans, list) else [spans]):
         start, end, label = _of_object(span, row) if isinstance(span, dict) else _of_list(span)
         if label is None and not labelled:
             label = ""
@@ -92,6 +92,16 @@ def _of_object(span: dict[str, Any], row: dict[str, Any]) -> tuple[Any, Any, Any
         # Label Studio's.
         (label,) = labels
     return start, end, label
+
+
+def _by_label(spans: list[Any]) -> Iterator[Any]:
+    """Yield the spans, and one for each label of Label Studio's spans with several."""
+    for span in spans:
+        labels = span.get("labels") if isinstance(span, dict) else None
+        if isinstance(labels, list) and len(labels) > 1:
+            yield from ({**span, "labels": [label]} for label in labels)
+        else:
+            yield span
 
 
 def _of_list(span: Any) -> tuple[Any, Any, Any]:

@@ -236,6 +236,28 @@ def test_tasks_of_label_studio_without_an_annotation_are_left_out(nlp: Language)
         read(nlp, {**task, "data": {"a": "x", "b": "y"}})
 
 
+def test_results_of_label_studio_about_a_text_say_nothing_of_entities(nlp: Language) -> None:
+    task = {"data": {"text": TEXT}, "annotations": [{"result": []}]}
+    assert {token.ent_iob for token in read(nlp, task)} == {2}
+    paths = [["animal", "dog"], ["animal", "cat"], ["food"]]
+    cats = dict.fromkeys(["animal", "dog", "cat", "food"], 1.0)
+    for value, expected in (({"taxonomy": paths}, cats), ({"rating": 4}, {}), ({"number": 4}, {})):
+        doc = read(nlp, {**task, "annotations": [{"result": [{"value": value}]}]})
+        assert doc.cats == expected and {token.ent_iob for token in doc} == {0}
+
+
+def test_a_region_of_label_studio_may_have_several_labels(nlp: Language) -> None:
+    value = {"start": 0, "end": 4, "labels": ["PER", "GIRL"]}
+    task = {"data": {"text": TEXT}, "annotations": [{"result": [{"value": value}]}]}
+    for row in (task, {"text": TEXT, "label": [value]}):
+        example = read_line(nlp, row, "", span_keys=["sc"]).example
+        assert example is not None
+        spans = example.reference.spans["sc"]
+        assert {(span.text, span.label_) for span in spans} == {("Anna", "PER"), ("Anna", "GIRL")}
+        with pytest.raises(LatentError, match="overlap"):
+            read(nlp, row)
+
+
 def test_every_command_reads_the_same_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
