@@ -16,6 +16,7 @@ from math import log2
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from spacy_latent.errors import LatentError
 from spacy_latent.structures.derivatives import recordable, recording
@@ -138,14 +139,15 @@ class CategoryConstraints:
                 "all labels when the component is initialized, or mend the names."
             )
         number = {label: place for place, label in enumerate(labels)}
+        size = len(labels)
         # By the setting in a config.
         said: dict[str, list[Table]] = {}
         for name, groups, least in (("exclusive", self.exclusive, 0), ("one_of", self.one_of, 1)):
             for group in groups:
-                places = sorted(number[label] for label in group)
-                none = [] if least else [frozenset[int]()]
-                states = (*none, *(frozenset([place]) for place in places))
-                said[f"{name} {group}"] = [Table(tuple(places), states)]
+                parts = [[number[label] for label in part] for part in self._alike(group)]
+                tables = _of_group(parts, least, size)
+                said[f"{name} {group}"] = tables
+                size += len(tables) - 1
         for premise, *conclusions in self.implied:
             tables = said.setdefault(f"implied {[premise, *conclusions]}", [])
             for label in conclusions:
@@ -154,20 +156,57 @@ class CategoryConstraints:
                 both = min(first, second), max(first, second)
                 tables.append(Table(both, tuple(map(frozenset, allowed))))
         try:
-            return LabelField(len(labels), [table for each in said.values() for table in each])
+            tables = [table for each in said.values() for table in each]
+            return LabelField(size, tables, hidden=size - len(labels))
         except _Contradiction:
-            together = ", ".join(_contradicting(len(labels), said))
+            together = ", ".join(_contradicting(size, said))
             raise LatentError(
                 f"CategoryConstraints allow no set of labels at all: none satisfies {together} at "
                 "once. Leave out or mend one of these."
             ) from None
 
+    def _alike(self, group: list[str]) -> list[list[str]]:
+        """Divide a group into labels that imply the same others, and single other labels."""
+        conclusions: dict[str, set[str]] = {}
+        for premise, *others in self.implied:
+            conclusions.setdefault(premise, set()).update(others)
+        alike: dict[object, list[str]] = {}
+        for label in group:
+            key = frozenset(conclusions[label]) if label in conclusions else label
+            alike.setdefault(key, []).append(label)
+        return list(alike.values()) if len(alike) > 1 else [[label] for label in group]
+
+
+def _of_group(parts: Sequence[list[int]], least: int, first: int) -> list[Table]:
+    """Return the tables of a group with at most one label, or with exactly one if ``least`` is 1.
+
+    A part with several labels has a hidden label, numbered from ``first``. It holds if one of the
+    part does. So the labels of a part are summed out before they meet those of other parts.
+    """
+    tables: list[Table] = []
+    members: list[int] = []
+    for part in parts:
+        if len(part) == 1:
+            members += part
+            continue
+        hidden = first + len(tables)
+        states = (frozenset([place, hidden]) for place in sorted(part))
+        tables.append(Table((*sorted(part), hidden), (frozenset(), *states)))
+        members.append(hidden)
+    none = [] if least else [frozenset[int]()]
+    singles = (frozenset([place]) for place in sorted(members))
+    return [*tables, Table(tuple(sorted(members)), (*none, *singles))]
+
 
 class LabelField:
-    """Sums over the sets of labels that all tables allow."""
+    """Sums over the sets of labels that all tables allow.
 
-    def __init__(self, size: int, tables: Sequence[Table]) -> None:
-        self.size = size
+    Args:
+        hidden: number of labels, the last ones, that have no score.
+    """
+
+    def __init__(self, size: int, tables: Sequence[Table], hidden: int = 0) -> None:
+        self.size, self.hidden = size, hidden
         # By place in the list of all tables ever made.
         present = dict(enumerate(tables))
         self.rows = [len(table.states) for table in tables]
@@ -224,6 +263,7 @@ class LabelField:
         Returns:
             ``(...)``, of the same dtype.
         """
+        present, absent = pad(present, (0, self.hidden)), pad(absent, (0, self.hidden))
         result = torch.logaddexp(present[..., self.free], absent[..., self.free]).sum(-1)
         found: dict[int, Tensor] = {}
         for number, step in enumerate(self.steps, start=len(self.rows) - len(self.steps)):

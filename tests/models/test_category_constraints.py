@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
@@ -16,6 +16,9 @@ LABELS = ["a", "b", "c", "d", "e", "f"]
 groups = st.lists(
     st.lists(st.sampled_from(LABELS), min_size=2, max_size=4, unique=True), max_size=2
 )
+
+
+LEAVES = [["c", "a"], ["d", "a"], ["e", "b"], ["f", "b"]]
 
 
 def allowed_by(constraints: CategoryConstraints) -> torch.Tensor:
@@ -31,6 +34,9 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 @given(groups, groups, groups, st.integers(0, 5))
+@example([["c", "d", "e", "f"]], [], LEAVES, 0)
+@example([], [["c", "d", "e", "f"]], LEAVES, 1)
+@example([["c", "d", "e", "f"]], [["c", "d", "b"]], LEAVES[:3], 2)
 @settings(deadline=None, max_examples=60)
 def test_sums_probabilities_and_losses_are_those_of_all_sets(exclusive, one_of, implied, seed):
     constraints = CategoryConstraints(exclusive, one_of, implied)
@@ -100,6 +106,22 @@ def test_a_hierarchy_costs_as_many_states_as_it_has_sets(together):
     logits = numbers(4, len(labels))
     found = constraints.over(labels).probabilities(logits)
     torch.testing.assert_close(found, (logits @ allowed.T).softmax(-1) @ allowed)
+
+
+@pytest.mark.parametrize("name", ["exclusive", "one_of"])
+def test_one_group_of_all_leaves_costs_no_more_than_groups_of_siblings(name):
+    """Their table kept the states of all parents, two to the number of them, at once."""
+    tops, parents = [f"t{i}" for i in range(4)], [f"p{i}" for i in range(24)]
+    leaves = [f"{parent}c{j}" for parent in parents for j in range(10)]
+    groups = {name: [leaves], "exclusive" if name == "one_of" else "one_of": [parents]}
+    up = [[leaf, leaf.split("c")[0]] for leaf in leaves]
+    up += [[parent, tops[i % 4]] for i, parent in enumerate(parents)]
+    labels = [*tops, *parents, *leaves]
+    field = CategoryConstraints(**groups, implied=up).over(labels)
+    assert max(field.rows) <= 2**4 * len(parents) ** 2
+    found = field.probabilities(numbers(4, len(labels)))
+    children = found[:, len(tops) + len(parents) :].reshape(4, len(parents), 10).sum(-1)
+    assert (children <= found[:, len(tops) : len(tops) + len(parents)] + 1e-9).all()
 
 
 def test_labels_that_imply_the_same_ten_cost_two_to_ten_states():
