@@ -17,7 +17,11 @@ from thinc.api import Model, Optimizer, xp2torch
 from spacy_latent import annotations, confidence
 from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
-from spacy_latent.pipeline.entity_evidence import EvidenceReader, EvidenceSettings
+from spacy_latent.pipeline.entity_evidence import (
+    EvidenceReader,
+    EvidenceSettings,
+    unknown_source_label,
+)
 from spacy_latent.pipeline.entity_gold import EntityGold
 from spacy_latent.pipeline.evidence_survey import (
     SURVEYED,
@@ -591,6 +595,8 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
         lost = lost_by_augmenter(nlp, get_examples())
         for doubt in [*survey.doubts(self.labels), *filter(None, [lost])]:
             warnings.warn(f"{self.name}: {doubt}", DoubtfulEvidence, stacklevel=2)
+        # These doubts named them.
+        self._warned.update(unknown_source_label(label) for label in survey.given)
         self._resize()
         self.initialize_model(get_examples)
         if survey.leaves_open(self.labels):

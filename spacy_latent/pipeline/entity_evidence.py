@@ -301,13 +301,14 @@ class EvidenceReader:
 
     def _tell_unknown(self, name: str, example: Example) -> None:
         known = {"", *self.labels}
-        own = next(s for s in example.reference.spans[name] if s.label_ not in known)
-        self.tell(
-            f"label of {name}",
-            f"the source {name!r} gives {own.text[:60]!r} the label {own.label_!r}, which the "
-            "component does not have: such spans count as if they were not there. Look at the "
-            f"spelling, or call add_label({own.label_!r}), before training.",
-        )
+        for own in example.reference.spans[name]:
+            if own.label_ not in known:
+                self.tell(
+                    unknown_source_label(own.label_),
+                    f"the source {name!r} gives {own.text[:60]!r} the label {own.label_!r}, which "
+                    "the component does not have: such spans count as if they were not there. Look "
+                    f"at the spelling, or call add_label({own.label_!r}), before training.",
+                )
 
     def _misaligned(self, name: str, given: Sequence[Span], example: Example) -> np.ndarray:
         """Return the predicted tokens under spans that do not fit them, and warn once."""
@@ -361,6 +362,11 @@ class EvidenceReader:
             "is no entity, and one without annotation may be; where flags may be wrong, set "
             "evidence.flag_error."
         )
+
+
+def unknown_source_label(label: str) -> str:
+    """Return the key of the warning about a label of sources that the component does not have."""
+    return f"label {label} of sources"
 
 
 def unknown_label(source: str, label: str, labels: Sequence[str]) -> str:

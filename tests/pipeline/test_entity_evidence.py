@@ -639,6 +639,20 @@ def test_doubtful_sources_are_told(
     assert len(said) == (message is not None) and all(message in text for text in said)
 
 
+def test_each_label_that_only_sources_have_is_told_once() -> None:
+    nlp, one = annotated_by(x="A", y="B")
+    nlp.config["initialize"]["components"] = {"crf_ner": {"labels": ["A"]}}
+    with pytest.warns(DoubtfulEvidence, match="'B'"):
+        nlp.initialize(lambda: [one])
+    for label, times in (("B", 0), ("C", 1), ("D", 1)):
+        one.reference.spans["y"] = [Span(one.reference, 0, 1, label=label)]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", LatentWarning)
+            for _ in range(2):
+                nlp.update([one], sgd=nlp.resume_training())
+        assert sum(repr(label) in str(each.message) for each in caught) == times
+
+
 def test_texts_that_are_annotated_for_no_label_are_told_like_missing_tokens() -> None:
     nlp = pipeline()
     with pytest.warns(DoubtfulEvidence, match="empty list"):
