@@ -12,7 +12,7 @@ from spacy.errors import Errors
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example, validate_examples, validate_get_examples
-from thinc.api import Optimizer
+from thinc.api import Model, Optimizer
 
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.listener import has_tensor, reads_tensor
@@ -155,12 +155,21 @@ class TrainedComponent(StoredComponent):
 
         Returns:
             The losses. The docstring of the class says what the loss of its components is.
+
+        Raises:
+            ValueError: from spaCy, if the component was not initialized.
         """
         losses = {} if losses is None else losses
         losses.setdefault(self.name, 0.0)
         examples = list(examples)
         validate_examples(examples, f"{type(self).__name__}.update")
-        self._learn(examples, drop, sgd, losses)
+        try:
+            self._learn(examples, drop, sgd, losses)
+        except KeyError as error:
+            # As nlp() does for predict. Thinc names a parameter without a value.
+            if _has_weights(self.model):
+                raise
+            raise ValueError(Errors.E109.format(name=self.name)) from error
         return losses
 
     def _learn(
@@ -168,6 +177,11 @@ class TrainedComponent(StoredComponent):
     ) -> None:
         """Learn from a batch, and add its loss to ``losses``."""
         raise NotImplementedError
+
+
+def _has_weights(model: Model) -> bool:
+    """Return whether all parameters have values; has_param is None for those without."""
+    return all(node.has_param(name) for node in model.walk() for name in node.param_names)
 
 
 def _are_names(labels: Iterable[object]) -> bool:

@@ -282,6 +282,17 @@ def test_what_was_never_initialized_says_so(name: str) -> None:
 
 
 @EACH
+def test_what_was_never_initialized_says_so_in_an_update(name: str) -> None:
+    nlp = pipeline(name)
+    texts = examples(nlp)
+    for label in ("GPE", "good", "bad", *{token.dep_ for one in texts for token in one.reference}):
+        if label:
+            nlp.get_pipe(name).add_label(label)  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match=r"initialize\(\)"):
+        nlp.update(texts)
+
+
+@EACH
 @pytest.mark.parametrize("width", [0, -1])
 def test_an_embedder_without_any_width_is_refused(name: str, width: int) -> None:
     with pytest.raises(LatentError, match=f"width.*{width}"):
