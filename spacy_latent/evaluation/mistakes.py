@@ -29,7 +29,7 @@ from spacy_latent.pipeline.latent_encoder import LatentEncoder
 from spacy_latent.pipeline.missing_upstreams import missing_upstreams
 from spacy_latent.pipeline.scores_given import about_scores
 from spacy_latent.pipeline.scores_of_range import judged_as_labels, weighed_as_labels
-from spacy_latent.pipeline.training_settings import last_step, training_settings
+from spacy_latent.pipeline.training_settings import training_settings
 from spacy_latent.pipeline.unreached_stages import unreached_stages
 
 # Components that set the sentence boundaries that SentenceSpans needs.
@@ -69,7 +69,7 @@ def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Diagnost
             found += _of_layer(key, node)
             layer = settings_of(latent.pipe, node)
             found += [note(code, f"{key}: {text}") for code, text in measured_notes(layer)]
-        for sentence in unreached_stages(latent.pipe.model, last_step(training)):
+        for sentence in unreached_stages(component, latent.pipe.model, nlp):
             found.append(error("unreached-stage", f"{component}: {sentence}"))
     found += [error("no-upstream", text) for text in missing_upstreams(nlp)]
     found += _of_names(nlp)

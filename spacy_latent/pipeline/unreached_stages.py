@@ -15,23 +15,36 @@ from spacy_latent.stages import unreached
 CALLBACK = {"@callbacks": "spacy-latent.RefuseUnreachedStages.v1"}
 
 
-def unreached_stages(model: Model, max_steps: int) -> Iterator[str]:
+def unreached_stages(name: str, model: Model, nlp: Language) -> Iterator[str]:
     """Yield a sentence for each last stage that training does not reach.
 
     Stages belong to structures, estimators and choices of candidates. A last stage that begins
-    after ``max_steps`` updates would only be used in prediction. The model need not be initialized.
+    after ``training.max_steps`` updates would only be used in prediction. The model need not be
+    initialized.
 
     Args:
-        max_steps: number of updates of the training, 0 for no limit.
+        name: name of the component that has the model.
     """
+    max_steps = last_step(training_settings(nlp))
     parts = chain.from_iterable(shim.staged for shim in latent_shims(model))
     for staged in parts if max_steps > 0 else ():
         clause = unreached(staged, max_steps)
         if clause:
+            settings = nlp.config.interpolate()["components"].get(name)
+            setting = (staged.end_setting, staged.stages[-1][0])
+            key = next(_keys_of(setting, settings, f"components.{name}"), staged.end_setting)
             yield (
                 f"training.max_steps is {max_steps}, and {clause}, so that it would predict "
-                f"untrained. Lower {staged.end_setting}, or raise training.max_steps."
+                f"untrained. Lower {key}, or raise training.max_steps."
             )
+
+
+def _keys_of(setting: tuple[str, int], settings: Any, place: str) -> Iterator[str]:
+    """Yield the full keys of a setting with this value."""
+    for key, value in settings.items() if isinstance(settings, dict) else ():
+        if (key, value) == setting:
+            yield f"{place}.{key}"
+        yield from _keys_of(setting, value, f"{place}.{key}")
 
 
 def latent_shims(model: Model) -> list[Any]:
@@ -45,7 +58,7 @@ def refuse_unreached_stages(name: str, model: Model, nlp: Language | None) -> No
     """Raise LatentError if training ends before a last stage."""
     if nlp is None:
         return
-    for sentence in unreached_stages(model, last_step(training_settings(nlp))):
+    for sentence in unreached_stages(name, model, nlp):
         raise LatentError(f"{name}: {sentence}")
 
 
