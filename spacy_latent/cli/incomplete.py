@@ -198,4 +198,10 @@ def remove_annotation(
         simulated = simulate_sources(docs, shares, seed, as_if_complete)
         return list(simulated), {"sources": [f"{SOURCE}{i}" for i in range(1, len(shares) + 1)]}
     sets = [list(map(str.strip, one.split(","))) for one in (removal.label_sets or "").split("/")]
+    there = {span.label_ for doc in docs for span in doc.ents}
+    if rest := sorted(there.difference(*sets)):
+        msg.warn(
+            f"No set of labels has {', '.join(rest)}, so no text keeps such entities. Name these "
+            "labels in a set to keep them."
+        )
     return list(split_by_labels(docs, sets, seed, as_if_complete)), {}

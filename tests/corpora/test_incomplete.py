@@ -146,6 +146,16 @@ def test_the_command_writes_a_corpus(tmp_path: Path) -> None:
     assert {annotated_labels(one) for one in sets} == {("A",), ("A", "B")}
 
 
+def test_the_command_tells_of_labels_in_no_set(tmp_path: Path) -> None:
+    texts = [*docs(), doc((0, 1, "REST"))]
+    corpus, out = written(tmp_path / "all.spacy", texts), tmp_path / "out.spacy"
+    for sets, is_told in (("A/B", True), ("A/B,REST", False)):
+        told = CliRunner().invoke(
+            latent_cli, ["incomplete", str(corpus), str(out), "--label-sets", sets]
+        )
+        assert told.exit_code == 0 and ("REST" in told.output) == is_told
+
+
 @pytest.mark.parametrize(
     "options",
     [["--keep", "0.5"], ["--flags", "--full", "7", "--wrong", "0.1"], ["--sources", "1,0.5"]],
