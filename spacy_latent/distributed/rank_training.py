@@ -133,6 +133,12 @@ class RankTraining:
         self._replayed = list(self.progress.scores)
         self._saved = self.progress.random
         self._tell(f"Resuming after {number_of(self.resumed_at, 'step')}, from {last}")
+        max_steps = self.settings["max_steps"]
+        if 0 < max_steps <= self.resumed_at:
+            self._tell(
+                f"training.max_steps is {max_steps}, so that no further step is trained. Raise it "
+                "to train on."
+            )
 
     def _find_checkpoint(self, resume: bool) -> Path | None:
         if self.output is None:

@@ -23,6 +23,14 @@ def groups(runs: Runs) -> list[dict[str, Any]]:
         runs.run("spacy", 1, "noisy", output=runs.output("spacy"), program="spacy"),
         runs.run("whole", 1, "noisy", output=runs.output("whole.1")),
         runs.run("part", 1, "noisy", output=stopped, overrides=part, checkpoint_every=PART - 1),
+        runs.run(
+            "too short",
+            1,
+            "noisy",
+            output=stopped,
+            resume=True,
+            overrides={"training.max_steps": PART - 2},
+        ),
         runs.run("resumed", 1, "noisy", output=stopped, resume=True),
         runs.run("additive", 1, output=runs.output("additive.1")),
         *(runs.run(name, 1) for name in ("divided", "supervised", "learned")),
@@ -95,6 +103,11 @@ def test_a_resumed_training_is_the_one_that_never_stopped(runs: Runs, model: str
     assert f"Resuming after {PART - 1} steps" in runs.of("resumed", 1)[0]["shown"]
     stopped = files_under(runs.path / "stopped.1" / model)
     assert stopped == files_under(runs.path / "whole.1" / model)
+
+
+def test_a_training_that_is_resumed_for_fewer_steps_says_that_it_trains_none(runs: Runs) -> None:
+    assert "max_steps" in runs.of("too short", 1)[0]["shown"]
+    assert "max_steps" not in runs.of("resumed", 1)[0]["shown"]
 
 
 @pytest.mark.parametrize("model", ["model-best", "model-last"])
