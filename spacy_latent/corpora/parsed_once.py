@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from spacy.training import Example
 
 BATCH = 256
+DAY = 24 * 60 * 60
 # Attributes of a parse. The first tokens of sentences follow from the heads.
 KEPT = ("HEAD", "DEP")
 
@@ -87,8 +90,12 @@ class ParsedOnce:
             # Atomic, so that other processes never read an incomplete file. Processes in two
             # containers may have the same id.
             unfinished = path.with_suffix(f".{uuid4().hex}")
-            found.to_disk(unfinished)
-            unfinished.replace(path)
+            try:
+                found.to_disk(unfinished)
+                unfinished.replace(path)
+            finally:
+                unfinished.unlink(missing_ok=True)
+            _remove_unfinished(path)
         return found
 
     def _pipe(self, nlp: Language, name: str) -> Any:
@@ -102,6 +109,14 @@ class ParsedOnce:
                 "belongs into training.annotating_components."
             )
         return nlp.get_pipe(name)
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Remove unfinished files beside a file whose writers were killed at least a day ago."""
+    for rest in path.parent.glob(f"{path.stem}.*"):
+        with suppress(OSError):
+            if rest != path and time.time() - rest.stat().st_mtime > DAY:
+                rest.unlink()
 
 
 def _digest(nlp: Language, pipes: Iterable[Any], examples: Iterable[Example]) -> str:

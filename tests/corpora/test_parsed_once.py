@@ -133,6 +133,32 @@ def test_two_writers_with_one_process_id_do_not_share_an_unfinished_file(
     assert len(os.listdir(keep)) == 1
 
 
+def test_unfinished_files_of_writers_that_died_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, keep = corpus(tmp_path), tmp_path / "kept"
+    write = DocBin.to_disk
+
+    def fail(found: DocBin, place: Path) -> None:
+        write(found, place)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(DocBin, "to_disk", fail)
+    with pytest.raises(OSError):
+        list(read_parsed_once_v1(path, keep=str(keep))(pipeline()))
+    assert not os.listdir(keep)
+    monkeypatch.setattr(DocBin, "to_disk", write)
+    list(read_parsed_once_v1(path, keep=str(keep))(pipeline()))
+    (kept,) = keep.iterdir()
+    killed, running = (kept.with_suffix(f".{digit * 32}") for digit in "ab")
+    for left in (killed, running, keep / f"other.{'c' * 32}"):
+        left.write_bytes(b"")
+    os.utime(killed, (0, 0))
+    kept.unlink()
+    list(read_parsed_once_v1(path, keep=str(keep))(pipeline()))
+    assert not killed.exists() and running.exists() and len(os.listdir(keep)) == 3
+
+
 def test_kept_heads_that_are_damaged_are_named(tmp_path: Path) -> None:
     path, keep = corpus(tmp_path), tmp_path / "kept"
     list(read_parsed_once_v1(path, keep=str(keep))(pipeline()))
