@@ -12,7 +12,7 @@ class LatentError(ValueError):
 
 
 class InvalidScores(LatentError):
-    """Scores of a wrong type, shape or value."""
+    """Scores, or other arguments of a structure, of a wrong type, shape or value."""
 
 
 def not_finite_message(name: str, items: list[int]) -> str:

@@ -58,7 +58,7 @@ def main(
     names = [trained_name(path) for path in models]
     for path, short in zip(models, names):
         nlp = load(str(path))
-        examples = read_docs(nlp, corpus, gold_preproc)
+        examples = read_with_heads(nlp, corpus, gold_preproc)
         name = short if names.count(short) == 1 else str(path)
         trees = predicted_trees(nlp, examples, gold_preproc, progress)
         if not trees:
@@ -79,7 +79,7 @@ def main(
         write_json(metrics, for_json(table))
 
 
-def read_docs(nlp: Language, corpus: Path, gold_preproc: bool) -> list[Example]:
+def read_with_heads(nlp: Language, corpus: Path, gold_preproc: bool) -> list[Example]:
     """Return a corpus as examples. If it cannot be read, print why and exit."""
     from spacy.training import Corpus
 

@@ -35,7 +35,7 @@ def check_precision(name: str, precision: object, point_estimate: bool) -> None:
     Args:
         point_estimate: whether the precision is of the calibration texts alone. Then it may be 1.
     """
-    if is_number(precision):
+    if is_real(precision):
         share = float(precision)  # type: ignore[arg-type]
         if 0 < share < 1 or (point_estimate and share == 1):
             return
@@ -54,7 +54,7 @@ def checked_coverage(coverage: object) -> float | None:
     """
     if coverage is None:
         return None
-    if is_number(coverage) and 0 < float(coverage) < 1:  # type: ignore[arg-type]
+    if is_real(coverage) and 0 < float(coverage) < 1:  # type: ignore[arg-type]
         return float(coverage)  # type: ignore[arg-type]
     raise LatentError(f"calibrate: coverage is {coverage!r}; expected a number between 0 and 1.")
 
@@ -71,7 +71,7 @@ def precise_threshold(
         found: predictions of the calibration texts with their calibrated probabilities.
     """
     check_precision("The precision", precision, point_estimate=confidence is None)
-    if confidence is not None and not (is_number(confidence) and 0 < confidence < 1):
+    if confidence is not None and not (is_real(confidence) and 0 < confidence < 1):
         raise LatentError(
             f"The confidence is {confidence!r}; expected a number between 0 and 1, or "
             "None for a point estimate."
@@ -166,6 +166,6 @@ def _point_estimate(found: JudgedEntities, precision: float, few: bool) -> Thres
     return least
 
 
-def is_number(value: object) -> bool:
-    """Return whether a value is a real number and no boolean."""
+def is_real(value: object) -> bool:
+    """Return whether a value is a real number, infinity or NaN; booleans are not."""
     return isinstance(value, Real) and not isinstance(value, bool)

@@ -298,7 +298,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             if value in (0.0, 1.0):
                 continue
             advice = ""
-            if is_number(value):
+            if is_finite_or_boolean(value):
                 where = "" if self.multi_label else "take latent_textcat_multilabel, and "
                 advice = (
                     f" To learn numbers {where}set its score_range to the lowest and the highest, "
@@ -556,6 +556,6 @@ def quoted(example: Example) -> str:
     return f"the text {example.reference.text[:80]!r}"
 
 
-def is_number(value: object) -> bool:
+def is_finite_or_boolean(value: object) -> bool:
     """Return whether a value is a finite real number or a boolean."""
     return isinstance(value, Real) and bool(np.isfinite(float(value)))

@@ -18,7 +18,7 @@ from spacy_latent.pipeline.latent_textcat import (
     DEFAULT_CONFIG,
     SCORE_WEIGHTS,
     LatentTextCategorizer,
-    is_number,
+    is_finite_or_boolean,
     quoted,
 )
 from spacy_latent.pipeline.scores_given import warn_not_given
@@ -193,7 +193,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
             return
         low, high = self.cfg["score_range"]
         for label, value in example.reference.cats.items():
-            if not (is_number(value) and low <= value <= high):
+            if not (is_finite_or_boolean(value) and low <= value <= high):
                 raise LatentError(
                     f"{self.name}: {quoted(example)} has the label {label!r}: {value!r}; expected "
                     f"a number from {low} to {high}, its score_range."
