@@ -154,11 +154,15 @@ def _entry(assessment: Assessment, d: int, layers: Sequence[str]) -> list[Any]:
         for cats in (doc.cats, example.reference.cats)
     )
     label = best_category(predicted) if predicted else None
+    value = math.nan if label is None else predicted[label]
+    if value < 0 or value > 1:
+        # A regression predicts no probability.
+        label, value = f"{label} {value:.4g}", math.nan
     return [
         words if apart else " ".join(words),
         gold_label(annotated) if annotated else None,
         label,
-        None if label is None else _percent(predicted[label]),
+        _whole_percent(value) if math.isfinite(value) else None,
         round(score, 3) if math.isfinite(score) else None,
         None if gold is None else gold.tolist(),
         [_entry_of_layer(assessment, d, doc, name) for name in layers],
@@ -178,7 +182,7 @@ def _entry_of_layer(assessment: Assessment, d: int, doc: Doc, name: str) -> list
     if gold is not None and annotation.spans and _has_heads(annotation.spans[0].kind):
         known = gold >= 0
         if known.any():
-            agreement = _percent(float((annotation.heads == gold)[known].mean()))
+            agreement = _whole_percent(float((annotation.heads == gold)[known].mean()))
     return [
         drawn,
         round(nats, 3) if math.isfinite(nats) else None,
@@ -206,7 +210,7 @@ def _percents(span: SpanStructure) -> list[int] | None:
     if known is None:
         return None
     parts = find_kind(span.kind).parts(span.decoded)
-    return [_percent(known.get(part, 0.0)) for part in parts]
+    return [_whole_percent(known.get(part, 0.0)) for part in parts]
 
 
 def _has_heads(kind: str) -> bool:
@@ -214,5 +218,5 @@ def _has_heads(kind: str) -> bool:
     return "heads" in find_kind(kind).accessors
 
 
-def _percent(share: float) -> int:
+def _whole_percent(share: float) -> int:
     return round(100 * share) if math.isfinite(share) else 0

@@ -169,6 +169,15 @@ def test_the_gallery_holds_the_structures(nlp: Language, page: str) -> None:
     assert agreement == round(100 * right / len(doc))
 
 
+def test_the_number_of_a_regression_is_no_percentage(nlp: Language) -> None:
+    found = assess(nlp, keyword_examples(nlp, 2), random=False)
+    for example in found.examples:
+        example.predicted.cats = {"stars": 3.7}
+        example.reference.cats = {"stars": 4.0}
+    _, gold, label, percent, *_ = gallery(render_report(found, model="m", corpus="c"))["docs"][0]
+    assert (gold, label, percent) == ("stars 4", "stars 3.7", None)
+
+
 def test_the_gallery_has_labels_of_the_first_classifier(nlp: Language) -> None:
     @Language.component("sure", assigns=["doc.cats"])
     def sure(doc: Doc) -> Doc:
