@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from spacy_latent.cli.figures import as_percent
 from spacy_latent.cli.messages import msg
 from spacy_latent.errors import number_of, plural
 
@@ -62,18 +62,18 @@ def print_promise(least: PromisedThreshold, fitted: JudgedEntities) -> None:
         )
     if least.largest > LARGE:
         msg.warn(
-            f"One {text} has {percent(least.largest)} of the {plural(fitted.noun)}. If it is not "
-            "like the others, neither is the bound. Add texts, or take some of its away."
+            f"One {text} has {as_percent(least.largest)} of the {plural(fitted.noun)}. If it is "
+            "not like the others, neither is the bound. Add texts, or take some of its away."
         )
     if not least.threshold:
         return
     point = threshold_for(fitted, least.promised)
     estimate = ""
     if point is not None and point.threshold < least.threshold:
-        estimate = f"; {percent(point.recall)} at the point estimate, which promises nothing"
+        estimate = f"; {as_percent(point.recall)} at the point estimate, which promises nothing"
     msg.text(
-        f"It costs recall: {percent(least.recall)} with it, {percent(least.full_recall)} without "
-        f"a threshold{estimate}"
+        f"It costs recall: {as_percent(least.recall)} with it, {as_percent(least.full_recall)} "
+        f"without a threshold{estimate}"
     )
 
 
@@ -142,8 +142,8 @@ def print_thresholds(found: JudgedEntities, chosen: ThresholdResult | None) -> N
     rows = []
     for label, threshold in sorted(thresholds.items(), key=itemgetter(1)):
         row = apply_threshold(found, threshold)
-        interval = f"{percent(row.low)} to {percent(row.high)}" if row.kept else ""
-        values = (percent(row.precision), interval, percent(row.recall))
+        interval = f"{as_percent(row.low)} to {as_percent(row.high)}" if row.kept else ""
+        values = (as_percent(row.precision), interval, as_percent(row.recall))
         rows.append((label, str(row.kept), *values))
     header = ("confidence", plural(found.noun), "precision", "95 % interval", "recall")
     msg.table(rows, header=header, aligns="rrrlr")
@@ -161,7 +161,7 @@ def print_groups(found: JudgedEntities, texts: str) -> None:
         rows = []
         for one in groups:
             if one.count >= FEW:
-                shares = map(percent, (one.right, one.said, one.error, one.chance))
+                shares = map(as_percent, (one.right, one.said, one.error, one.chance))
                 rows.append((one.name, str(one.count), *shares))
         if not rows:
             continue
@@ -170,8 +170,3 @@ def print_groups(found: JudgedEntities, texts: str) -> None:
         msg.table(rows, header=header)
         if rest := sum(one.count for one in groups if one.count < FEW):
             msg.text(f"{number_of(rest, found.noun)} in groups of fewer than {FEW} left out")
-
-
-def percent(share: float) -> str:
-    """Write a share in percent with one decimal; a dash stands for NaN."""
-    return f"{100 * share:.1f} %" if math.isfinite(share) else "–"

@@ -18,6 +18,11 @@ def in_percent(value: float) -> str:
     return f"{round(100 * value, 1) + 0:.1f}" if math.isfinite(value) else "–"
 
 
+def as_percent(value: float) -> str:
+    """Format a share as :func:`in_percent` does, with the sign."""
+    return f"{in_percent(value)} %" if math.isfinite(value) else in_percent(value)
+
+
 def to_json(assessment: Assessment) -> dict[str, Any]:
     """Return the figures, with the verdicts of each layer under ``verdicts``."""
     from spacy_latent.analysis.figures import plain

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from spacy_latent.cli.figures import as_percent
 from spacy_latent.cli.messages import fail, msg
 from spacy_latent.cli.options import Code, FindingsAsJson, Model
 from spacy_latent.cli.output import check_output, write_page
@@ -83,7 +84,7 @@ def print_table(rows: list[dict[str, Any]], named: tuple[str, ...]) -> None:
     """Print a row for each source, or for each of its labels, with their names first."""
     table = []
     for row in rows:
-        shares = _percent(row["precision"]), _percent(row["recall"])
+        shares = as_percent(row["precision"]), as_percent(row["recall"])
         table.append((*(row[key] for key in named), *shares, f"{row['tokens']:,.0f}"))
     header = (*named, "precision", "recall", "tokens")
     msg.table(table, header=header, aligns="l" * len(named) + "rrr")
@@ -112,7 +113,3 @@ def _drawn(found: dict[str, list[SourceReliability]]) -> str:
     ]
     drawn = draw_heat_map(rows, columns, cells, DrawingOptions(as_svg=True), TITLE)
     return svg(drawn, DrawingOptions(as_svg=True), standalone=True) + "\n"
-
-
-def _percent(share: float) -> str:
-    return "" if share != share else f"{100 * share:.1f} %"

@@ -42,8 +42,8 @@ def table(header: Sequence[str | Sequence[str]], rows: Sequence[Markup]) -> Mark
     return tag("table", tag("thead", tag("tr", cells)), tag("tbody", rows))
 
 
-def share_text(value: float) -> str:
-    """Write a share in percent; a dash stands for NaN."""
+def percent_or_dash(value: float) -> str:
+    """Write a share as verdicts do; a dash stands for NaN."""
     return percent(value) if math.isfinite(value) else "–"
 
 
@@ -54,7 +54,7 @@ def bar_row(
     return tag(
         "tr",
         tag("td", label),
-        tag("td", share_text(share), class_="number"),
+        tag("td", percent_or_dash(share), class_="number"),
         tag("td", bar(share, low, high, other)),
         class_=None if other else "own",
     )
@@ -98,7 +98,7 @@ def _use(part: LayerFigures) -> Markup | None:
             tag(
                 "tr",
                 tag("td", label),
-                tag("td", share_text(value), class_="number"),
+                tag("td", percent_or_dash(value), class_="number"),
                 tag("td", bar(value, other=not own)),
                 class_=kind or None,
             )
@@ -180,7 +180,7 @@ def _histogram(row: Statistic, is_share: bool) -> Markup:
 
 def _number(value: float, is_share: bool = False) -> str:
     if is_share or not math.isfinite(value):
-        return share_text(value)
+        return percent_or_dash(value)
     if value == int(value) and abs(value) < 1e6:
         return str(int(value))
     if value >= structures.LARGE:
@@ -260,7 +260,11 @@ def _others(part: LayerFigures) -> Markup | None:
         return None
     names = ["this", *others.names]
     rows = [
-        tag("tr", tag("th", name), [tag("td", share_text(value), class_="number") for value in row])
+        tag(
+            "tr",
+            tag("th", name),
+            [tag("td", percent_or_dash(value), class_="number") for value in row],
+        )
         for name, row in zip(names, others.matrix)
     ]
     chance = others.chance

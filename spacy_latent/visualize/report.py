@@ -25,7 +25,7 @@ from spacy_latent.kinds import find_kind
 from spacy_latent.visualize.charts import bar, curves, reliability_diagram
 from spacy_latent.visualize.elements import Markup, script_page, tag
 from spacy_latent.visualize.gallery import GALLERY_BYTES, render_gallery
-from spacy_latent.visualize.layer_section import bar_row, layer_section, share_text, table
+from spacy_latent.visualize.layer_section import bar_row, layer_section, percent_or_dash, table
 from spacy_latent.visualize.page import packaged
 
 # A smaller calibration error does not change any decision.
@@ -176,7 +176,7 @@ def _answer_row(label: str, row: TrainedScore | ControlScore) -> Markup:
     return tag(
         "tr",
         tag("td", label, trainings),
-        tag("td", share_text(row.value), class_="number"),
+        tag("td", percent_or_dash(row.value), class_="number"),
         tag("td", bar(row.value, row.low, row.high, not own)),
         tag("td", ahead),
         class_="own" if own else None,
@@ -232,9 +232,9 @@ def _confidence(name: str, found: EntityFigures) -> Markup:
             "tr",
             tag("td", f"{row.threshold:g}", class_="number"),
             tag("td", f"{row.kept:,}", class_="number"),
-            tag("td", share_text(row.precision), class_="number"),
+            tag("td", percent_or_dash(row.precision), class_="number"),
             tag("td", bar(row.precision, row.low, row.high)),
-            tag("td", share_text(row.recall), class_="number"),
+            tag("td", percent_or_dash(row.recall), class_="number"),
         )
         for row in found.cuts
     ]
