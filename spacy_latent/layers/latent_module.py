@@ -25,12 +25,14 @@ class LatentOutput:
         vectors: ``(B, n, output_width)``.
         scores: ``(B, *parts)``, after division by temperature.
         scored: ``(B, n, d)``, input of the scorer, kept in prediction if the scorer has counters.
+        composed: the structures that were composed, if they are not those of ``draw``.
     """
 
     vectors: Tensor
     draw: Draw
     scores: Tensor
     scored: Tensor | None = None
+    composed: Draw | None = None
 
 
 class LatentModule(Protocol):

@@ -308,7 +308,8 @@ def chosen_weights(model: Model, batch: LatentBatch) -> list[np.ndarray]:
     sizes = [max((end for _, end in spans), default=0) for spans in batch.spans]
     result = [np.zeros(size, dtype="float32") for size in sizes]
     for group, output in zip(batch.groups, batch.outputs):
-        weights = layer.chosen(output.draw).cpu().numpy()
+        read = output.draw if output.composed is None else output.composed
+        weights = layer.chosen(read).cpu().numpy()
         for b, (d, s) in enumerate(group.members):
             start, end = batch.spans[d][s]
             result[d][start:end] = weights[b, : end - start]

@@ -135,6 +135,7 @@ class TextModule(nn.Module):
                     "max_length of spacy.Corpus.v1."
                 )
             draws, composed = _best_alone(draws, composed, weighted)
+            outputs = [replace(one, composed=draw) for one, draw in zip(outputs, draws)]
         pooled = self.dropout(self._pool(rows, batch, draws, composed, count))
         weights = self._of_docs(batch, draws, count)
         log_probs = self.log_probs(batch.doc, draws, count, len(docs), rows)

@@ -17,6 +17,7 @@ from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning, No
 from spacy_latent.estimators.control_variates import ControlVariate
 from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.models.latent_text_classifier import further_step, run, run_and_keep
+from tests.pipeline.rationale_pipelines import rationale_examples, rationale_pipeline
 from tests.pipeline.small_pipelines import REDUCE, TOK2VEC, learn
 
 DATA = [
@@ -574,6 +575,24 @@ def test_a_long_text_is_predicted_by_the_best_structure_of_each_window() -> None
     assert alone == pytest.approx(found[1], abs=1e-6)
     # A text of one window keeps the mean over its structures.
     assert found[2] != pytest.approx(best[2], abs=1e-5)
+
+
+def test_the_rationale_of_a_long_text_has_the_words_that_were_read() -> None:
+    """It had the words of all structures, of which prediction takes the best of each window."""
+    sparse = {"@misc": "spacy-latent.SparseMAP.v1", "marginalize": True}
+    spans = {"@misc": "spacy-latent.DocSpans.v1", "max_length": 5}
+    nlp = rationale_pipeline(estimator=sparse, span_getter=spans)
+    # Nearly equal scores, of which SparseMAP weights several structures.
+    component: Any = nlp.get_pipe("latent_textcat")
+    nlp.initialize(lambda: rationale_examples(nlp))
+    long, short = (
+        nlp.make_doc("good film of it and a very bad one it"),
+        nlp.make_doc("it is a film"),
+    )
+    with pytest.warns(LatentWarning, match="split into windows"):
+        chosen = component.predict([long, short])[2]
+    assert sorted(chosen[0].tolist()) == [0.0] * 6 + [1.0] * 4
+    assert any(0 < weight < 1 for weight in chosen[1])
 
 
 def test_a_label_that_is_wrong_teaches_the_others() -> None:
