@@ -34,7 +34,7 @@ class Sinkhorn(Estimator):
         tolerance: steps end when no logarithm of a sum is wrong by more.
         noise ("gumbel", "gaussian" or "sum_of_gamma"): law of ε, independent for each part; None
             for no noise.
-        scale: scale of the noise.
+        scale: scale of the noise; only with noise.
         num_samples: with noise, the number K of matrices drawn per item.
         k: for "sum_of_gamma", the number of pairs of a typical alignment.
     """
@@ -58,6 +58,11 @@ class Sinkhorn(Estimator):
             raise LatentError(
                 f"{self.name}: num_samples is {num_samples} without noise, which would give as "
                 "many times the same matrix. Set noise, or num_samples = 1."
+            )
+        if noise is None and scale != 1.0:
+            raise LatentError(
+                f"{self.name}: scale is {scale} without noise, whose scale it is. Set noise, or "
+                "leave scale out."
             )
         self.temperature = temperature
         self.max_iter = max_iter

@@ -262,6 +262,7 @@ def test_gumbel_sinkhorn_without_much_smoothing_is_perturb_and_map() -> None:
         ("noise", {"noise": "uniform"}),
         ("scale", {"noise": "gumbel", "scale": 0.0}),
         ("num_samples", {"num_samples": 2}),
+        ("scale", {"scale": 0.5}),
     ],
 )
 def test_impossible_settings_of_sinkhorn_are_refused(setting: str, given: dict[str, Any]) -> None:
