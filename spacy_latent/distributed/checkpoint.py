@@ -27,12 +27,12 @@ from thinc.api import Optimizer, get_current_ops, to_numpy
 from thinc.backends import get_array_ops
 
 from spacy_latent.distributed.directories import finish_replacing, replace_directory
-from spacy_latent.distributed.random_state import RandomState
+from spacy_latent.distributed.random_state import RandomState, StatesOfSteps, stacked, unstacked
 from spacy_latent.distributed.trained_arrays import models_of, shims_of, weights_of
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.unreached_stages import CALLBACK
 
-FORMAT = 1
+FORMAT = 2
 # Number of checkpoints that are kept.
 KEPT = 2
 MOMENTS = ("mom1", "mom2", "averages")
@@ -51,8 +51,8 @@ class Progress:
         world: Number of ranks.
         seed: Seed of the noise.
         random: States of the random number generators after the last step.
-        epochs: States before the steps in which the data drew random numbers, if other code had
-            drawn numbers from the same generator since the previous of these states.
+        epochs: States, of the generators that the data drew from, before the steps in which they
+            did, if other code had drawn numbers from the same generator since the previous one.
     """
 
     steps: int = 0
@@ -62,7 +62,7 @@ class Progress:
     world: int = 1
     seed: int = 0
     random: RandomState | None = None
-    epochs: dict[int, RandomState] = field(default_factory=dict)
+    epochs: StatesOfSteps = field(default_factory=dict)
 
 
 # Fields of a Progress that the record in JSON has as they are.
@@ -102,15 +102,16 @@ def save_checkpoint(
         nlp.vocab.strings.to_disk(folder / "strings.json")
         arrays, counts = _optimizer_state(nlp, optimizer, frozen)
         assert progress.random is not None
-        states = {f"random_before_{step}": state for step, state in progress.epochs.items()}
-        for name, state in {"random": progress.random, **states}.items():
-            arrays.update({f"{name}.{key}": array for key, array in state.arrays().items()})
+        for name, state in (
+            ("random", progress.random.arrays()),
+            ("random_before", stacked(progress.epochs)),
+        ):
+            arrays.update({f"{name}.{key}": array for key, array in state.items()})
         with open(folder / "training.npz", "wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
         record = {
             "format": FORMAT,
             **{name: getattr(progress, name) for name in RECORDED},
-            "epochs": list(progress.epochs),
             "config": settings_of(nlp),
             **counts,
         }
@@ -166,14 +167,13 @@ def _load(path: Path, nlp: Language, optimizer: Optimizer, frozen: Collection[st
         arrays = dict(file)
     _restore_optimizer(path, nlp, optimizer, frozen, arrays, record)
 
-    def stored(name: str) -> RandomState:
-        own = {k.rpartition(".")[2]: v for k, v in arrays.items() if k.startswith(f"{name}.")}
-        return RandomState.of_arrays(own)
+    def stored(name: str) -> dict[str, np.ndarray]:
+        return {k.rpartition(".")[2]: v for k, v in arrays.items() if k.startswith(f"{name}.")}
 
     return Progress(
         **{name: record[name] for name in RECORDED},
-        random=stored("random"),
-        epochs={step: stored(f"random_before_{step}") for step in record["epochs"]},
+        random=RandomState.of_arrays(stored("random")),
+        epochs=unstacked(stored("random_before")),
     )
 
 

@@ -9,9 +9,11 @@ the same noise.
 from __future__ import annotations
 
 import contextlib
+import io
+import math
 import random
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -22,11 +24,14 @@ from thinc.api import fix_random_seed
 
 @dataclass
 class RandomState:
-    """States of the random number generators of Python, NumPy and torch on the CPU."""
+    """States of the random number generators of Python, NumPy and torch on the CPU.
 
-    python: Any
-    numpy: Any
-    torch: torch.Tensor
+    A state that is None is not known.
+    """
+
+    python: Any = None
+    numpy: Any = None
+    torch: Any = None
 
     @classmethod
     def now(cls) -> RandomState:
@@ -34,10 +39,13 @@ class RandomState:
         return cls(random.getstate(), np.random.get_state(), torch.get_rng_state())
 
     def set(self) -> None:
-        """Set the generators of this process to these states."""
-        random.setstate(self.python)
-        np.random.set_state(self.numpy)
-        torch.set_rng_state(self.torch)
+        """Set the generators of this process to these states, as far as they are known."""
+        if self.python is not None:
+            random.setstate(self.python)
+        if self.numpy is not None:
+            np.random.set_state(self.numpy)
+        if self.torch is not None:
+            torch.set_rng_state(self.torch)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RandomState) and not self.differing(other)
@@ -54,29 +62,77 @@ class RandomState:
         }
         return frozenset(name for name, same in equal.items() if not same)
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return the states as arrays, to be written to a file."""
+    def arrays(self, names: Container[str] | None = None) -> dict[str, np.ndarray]:
+        """Return the states as arrays, to be written to a file.
+
+        Args:
+            names: generators whose states are returned; None for all.
+        """
         version, words, gauss = self.python
         kind, keys, position, has_gauss, cached = self.numpy
         assert kind == "MT19937"
-        return {
-            "python": np.array([version, *words], dtype=np.uint64),
-            "python_gauss": np.array([] if gauss is None else [gauss], dtype=np.float64),
-            "numpy": np.array([*keys, position, has_gauss], dtype=np.uint64),
-            "numpy_gauss": np.array([cached], dtype=np.float64),
+        all_arrays = {
+            "python": np.array([version, *words], dtype=np.uint32),
+            # NaN if there is none.
+            "python_gauss": np.array([math.nan if gauss is None else gauss]),
+            "numpy": np.array([*keys, position, has_gauss], dtype=np.uint32),
+            "numpy_gauss": np.array([cached]),
             "torch": self.torch.numpy(),
+        }
+        return {
+            key: array
+            for key, array in all_arrays.items()
+            if names is None or key.partition("_")[0] in names
         }
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> RandomState:
         """Return the states from the arrays of :meth:`arrays`."""
-        version, *words = (int(word) for word in arrays["python"])
-        gauss = [float(value) for value in arrays["python_gauss"]]
-        *keys, position, has_gauss = (int(word) for word in arrays["numpy"])
-        cached = float(arrays["numpy_gauss"][0])
-        numpy = ("MT19937", np.array(keys, dtype=np.uint32), position, has_gauss, cached)
-        python = (version, tuple(words), gauss[0] if gauss else None)
-        return cls(python, numpy, torch.from_numpy(arrays["torch"].copy()))
+        made = cls()
+        if "python" in arrays:
+            version, *words = (int(word) for word in arrays["python"])
+            gauss = float(arrays["python_gauss"][0])
+            made.python = version, tuple(words), None if math.isnan(gauss) else gauss
+        if "numpy" in arrays:
+            *keys, position, has_gauss = (int(word) for word in arrays["numpy"])
+            cached = float(arrays["numpy_gauss"][0])
+            made.numpy = "MT19937", np.array(keys, dtype=np.uint32), position, has_gauss, cached
+        if "torch" in arrays:
+            made.torch = torch.from_numpy(arrays["torch"].copy())
+        return made
+
+
+# States before steps, as the arrays of a RandomState.
+StatesOfSteps = dict[int, dict[str, np.ndarray]]
+
+
+def stacked(states: StatesOfSteps) -> dict[str, np.ndarray]:
+    """Return states as a few arrays: of each key of a state the rows, and the steps of the rows.
+
+    Most rows repeat the words of the row before, so all are compressed into one array of bytes.
+    """
+    found: dict[str, list[tuple[int, np.ndarray]]] = {}
+    for step, arrays in states.items():
+        for key, array in arrays.items():
+            found.setdefault(key, []).append((step, array))
+    made = {}
+    for key, rows in found.items():
+        made[f"steps_{key}"] = np.array([step for step, _ in rows])
+        made[key] = np.stack([array for _, array in rows])
+    file = io.BytesIO()
+    np.savez_compressed(file, **made)  # type: ignore[arg-type]
+    return {"steps": np.frombuffer(file.getvalue(), dtype=np.uint8)}
+
+
+def unstacked(arrays: Mapping[str, np.ndarray]) -> StatesOfSteps:
+    """Return the states from the arrays of :func:`stacked`."""
+    states: StatesOfSteps = {}
+    with np.load(io.BytesIO(arrays["steps"].tobytes()), allow_pickle=False) as file:
+        for key in file.files:
+            if not key.startswith("steps_"):
+                for step, row in zip(file[f"steps_{key}"].tolist(), file[key]):
+                    states.setdefault(step, {})[key] = row
+    return dict(sorted(states.items()))
 
 
 GENERATORS = frozenset(each.name for each in fields(RandomState))

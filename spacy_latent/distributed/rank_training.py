@@ -237,7 +237,7 @@ class RankTraining:
         step = 0
         while True:
             if step in replayed:
-                replayed[step].set()
+                RandomState.of_arrays(replayed[step]).set()
             if self._saved is not None and step == self.resumed_at:
                 with self._failing_with_all():
                     if data != expected:
@@ -254,9 +254,9 @@ class RankTraining:
             if left is not None:
                 elsewhere |= before.differing(left)
             # A generator that only the data draw from is restored by the replay itself.
-            if elsewhere & before.differing(now):
-                self.progress.epochs[step] = before
-                elsewhere = frozenset()
+            if needed := elsewhere & before.differing(now):
+                self.progress.epochs[step] = before.arrays(needed)
+                elsewhere -= needed
             left = now
             if batch is None:
                 self.view.begin(step, [])

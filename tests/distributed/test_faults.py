@@ -163,7 +163,8 @@ def test_a_stream_with_draws_of_its_own_is_resumed(tmp_path: Path) -> None:
     growing = {"@schedules": "compounding.v1", "start": 3, "stop": 9, "compound": 1.2}
     config = write_config(
         tmp_path / "stream.cfg",
-        {**encoder("tagger"), **textcat()},
+        # An ner draws from the same generator as the augmenter.
+        {**encoder("tagger"), **textcat(), "ner": stock("ner", SHARED)},
         tmp_path / "train.spacy",
         max_epochs=-1,
         max_steps=11,
