@@ -210,6 +210,12 @@ class RankTraining:
             finish_log()
         if not self.ranks.alone:
             self.view.reduce.agree()
+        reaches = not settings["max_steps"] or settings["max_steps"] > self.resumed_at
+        if self.resumed_at and self.progress.steps == self.resumed_at and reaches:
+            self._tell(
+                "No further step was trained: training.max_epochs or training.patience ends this "
+                "training. Raise it to train on."
+            )
         last = None if self.output is None else self.output / DIR_MODEL_LAST
         if last is not None:
             # The last steps follow the last evaluation.

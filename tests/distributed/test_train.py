@@ -31,6 +31,14 @@ def groups(runs: Runs) -> list[dict[str, Any]]:
             resume=True,
             overrides={"training.max_steps": PART - 2},
         ),
+        runs.run(
+            "no patience left",
+            1,
+            "noisy",
+            output=stopped,
+            resume=True,
+            overrides={"training.patience": 1},
+        ),
         runs.run("resumed", 1, "noisy", output=stopped, resume=True),
         runs.run("additive", 1, output=runs.output("additive.1")),
         *(runs.run(name, 1) for name in ("divided", "supervised", "learned")),
@@ -106,8 +114,9 @@ def test_a_resumed_training_is_the_one_that_never_stopped(runs: Runs, model: str
 
 
 def test_a_training_that_is_resumed_for_fewer_steps_says_that_it_trains_none(runs: Runs) -> None:
-    assert "max_steps" in runs.of("too short", 1)[0]["shown"]
-    assert "max_steps" not in runs.of("resumed", 1)[0]["shown"]
+    for name, setting in (("too short", "max_steps"), ("no patience left", "patience")):
+        assert setting in runs.of(name, 1)[0]["shown"]
+        assert setting not in runs.of("resumed", 1)[0]["shown"]
 
 
 @pytest.mark.parametrize("model", ["model-best", "model-last"])
