@@ -149,7 +149,7 @@ def without_entities_of_others(
     others: set[str] = set()
     for other, pipe in nlp.pipeline:
         if other != name and "doc.ents" in nlp.get_pipe_meta(other).assigns:
-            others.update(getattr(pipe, "labels", ()))
+            others.update(getattr(pipe, "labels", None) or ())
     others.difference_update(own.labels)
     made = []
     for example in examples:
