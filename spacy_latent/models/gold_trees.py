@@ -63,8 +63,8 @@ def read_gold(
     known: Any = reference.to_array([DEP, SENT_START, IS_SPACE])
     has_head, spaces_of_reference = own_heads >= 0, known[:, 2] != 0
     worded = has_head[~spaces_of_reference]
-    # Starts that spaCy derived from tokens that have no head.
-    derived = bool((~has_head & (known[:, 0] != 0)).any())
+    # Starts that spaCy derived from tokens that have no head, or from the heads of white space.
+    derived = bool(((~has_head & (known[:, 0] != 0)) | (has_head & spaces_of_reference)).any())
     to_gold, to_own = counterparts(example)
     heads, found = np.full(len(predicted), -1), np.full(len(predicted), -1)
     matched = np.flatnonzero(to_gold >= 0)
@@ -83,6 +83,8 @@ def read_gold(
     # component itself writes.
     heads[spaces | ((heads >= 0) & spaces[heads])] = -1
     starts[spaces] = -1
+    # Behind white space at the start of a doc, the first word needs no score.
+    starts[1 : int(np.argmin(spaces)) + 1] = -1
     arcs = np.flatnonzero((heads >= 0) & (heads != np.arange(len(heads))))
     found[arcs] = [
         _place(example, label, labels, component) for label in hashes[to_gold[arcs]].tolist()

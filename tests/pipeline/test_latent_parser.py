@@ -441,6 +441,16 @@ def test_a_sentence_of_the_reference_that_begins_with_white_space() -> None:
     assert gold.spans == [(0, 3), (3, 6)]
 
 
+def test_the_first_word_of_a_doc_teaches_no_start_behind_white_space() -> None:
+    made = pipeline()
+    words = ["\n", "He", "left", "She", "left"]
+    reference = Doc(made.vocab, words=words, sent_starts=[True, False, False, True, False])
+    assert gold_of(reference, words).starts[1:].tolist() == [-1, 0, 1, 0]
+    # Heads of white space alone say nothing of sentences.
+    hanging = Doc(made.vocab, words=words, heads=[1, *[None] * 4], deps=["dep", *[None] * 4])
+    assert set(gold_of(hanging, words).starts.tolist()) == {-1}
+
+
 def test_a_doc_that_it_parsed_teaches_it_also_with_white_space() -> None:
     made = pipeline()
     optimizer = initialized(made, sample=parsed(made))
