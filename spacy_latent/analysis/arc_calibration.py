@@ -124,8 +124,24 @@ class TreeJudge:
                 found.unannotated += words > 0
                 continue
             found.add(probability, sentence and all(each), text, length=words)
-            found.gold += 1
         return known
+
+    def count_annotated(self, numbers: np.ndarray | None, known: np.ndarray, judged: int) -> None:
+        """Count the trees in the annotation of a doc.
+
+        These are its sentences whose words all have a known head. If sentences are not known, they
+        are as many as the judged trees.
+
+        Args:
+            numbers: result of :func:`gold_sentences`.
+            known: whether the head of each predicted token is known, ``(n,)`` bool.
+            judged: number of trees of the doc for which :meth:`add` returned True.
+        """
+        count = judged
+        if numbers is not None:
+            count = len(np.setdiff1d(numbers[numbers >= 0], numbers[~known]))
+        self.trees.gold += count
+        self.labelled.gold += count
 
 
 def judged_arcs(examples: Iterable[Example], component: str) -> dict[str, JudgedEntities]:
@@ -147,7 +163,7 @@ def judged_arcs(examples: Iterable[Example], component: str) -> dict[str, Judged
         if annotation is None:
             continue
         heads, labels = gold_arcs(example)
-        numbers = gold_sentences(example)
+        numbers, judged = gold_sentences(example), 0
         for span in annotation.spans:
             sure = probability_of_parts(span.parts, span.probabilities)
             both = probability_of_parts(span.labelled_parts, span.labelled_probabilities)
@@ -173,7 +189,10 @@ def judged_arcs(examples: Iterable[Example], component: str) -> dict[str, Judged
                 continue
             words = sum(not token.is_space for token in example.predicted[span.start : span.end])
             sentence = is_sentence(numbers, span.start, span.end)
-            judge.add(number, words, rights, labelled_rights, whole[0], whole[1], sentence)
+            judged += judge.add(
+                number, words, rights, labelled_rights, whole[0], whole[1], sentence
+            )
+        judge.count_annotated(numbers, heads >= 0, judged)
     for found in (arcs, labelled):
         found.gold = len(found.probabilities)
     labelled.unannotated = arcs.unannotated

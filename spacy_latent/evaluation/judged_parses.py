@@ -138,7 +138,7 @@ def _judged_trees(
 
     These are of the tree, and the products of its labels, ``(T,)`` each.
     """
-    numbers = gold_sentences(example)
+    numbers, count = gold_sentences(example), 0
     right = zip(arcs.right.tolist(), arcs.labelled_right.tolist())
     right_at = dict(zip(arcs.words.tolist(), right))
     for (start, end), said in zip(parse.sentences, parse.trees):
@@ -153,4 +153,7 @@ def _judged_trees(
             float(said[UNCHANGED] * product[UNCHANGED]),
             is_sentence(numbers, start, end),
         ):
+            count += 1
             yield said, product
+    known = np.isin(np.arange(len(example.predicted)), arcs.words)
+    judge.count_annotated(numbers, known, count)

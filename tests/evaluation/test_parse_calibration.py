@@ -418,6 +418,19 @@ def test_a_tree_of_a_wrongly_split_sentence_is_wrong(nlp: Language) -> None:
     assert calibrate(nlp, examples()).trees.before.correct == [False, False]
 
 
+def test_trees_in_the_references_are_the_annotated_sentences(nlp: Language) -> None:
+    words = TEXT.split()
+    assert judged_with(nlp, words, [0, 3], {}).gold == 2
+    assert judged_with(nlp, words, [0, 3], {3: 2}).gold == 1
+    assert judged_with(nlp, [*words[:3], "\n", "left"], [0, 4], {3: 4}).gold == 2
+    # Without known sentences, they are as many as the judged trees.
+    assert judged_with(nlp, words, [0, 3], {3: None}).gold == 1
+    example = parsed(nlp, (TEXT, [2, 2, 2, 2], "det amod ROOT dep"))
+    example[0].predicted = Doc(nlp.vocab, words, sent_starts=[True, False, False, True])
+    found = calibrate(nlp, example)
+    assert (found.trees.before.gold, found.labelled_trees.before.gold) == (1, 1)
+
+
 def test_labels_make_no_tree_more_probable(nlp: Language) -> None:
     pipe: Any = nlp.get_pipe("latent_parser")
     pipe.calibration = ParseCalibration(tree_shift=-3.0, labelled_tree_shift=3.0)
