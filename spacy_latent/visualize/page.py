@@ -91,7 +91,9 @@ def html_page(
 
 def heading(title: str, *sentences: str) -> Markup:
     """Return the beginning of a page: its title and a description of its content."""
-    return join(tag("h1", title), tag("p", " ".join(sentences), class_="sl-seen"))
+    # The page may be one of texts from right to left, and these sentences are English.
+    said = tag("bdi", " ".join(sentences))
+    return join(tag("h1", title), tag("p", said, class_="sl-seen"))
 
 
 def _style(more: str = "") -> str:

@@ -154,6 +154,8 @@ def test_right_to_left_is_the_mirror_image():
     doc = annotated("heads", [2, 0], words=["ذهب", "الولد"], lang="ar")
     page = render(doc, page=True, jupyter=False)
     assert 'dir="rtl"' in page and 'lang="ar"' in page
+    # English sentences end at the right on this page, too.
+    assert page.index('<p class="sl-seen"><bdi>') < page.index("</bdi></p>")
     first, second = word_places(ElementTree.fromstring(render(doc, jupyter=False))).values()
     assert first > second
 
