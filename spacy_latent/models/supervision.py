@@ -186,13 +186,16 @@ def gold_structures(
     It is ``reference._.latent[component]`` for the same tokens, or the annotation that the kind of
     the structure finds in a reference. For dependency trees this is the heads. A head is −1 if it
     is missing, if it is outside of the span, or if the tokens differ from the tokens of the
-    prediction.
+    prediction. So are the heads of several roots in a span, if trees of the structure have one.
     """
     kind = find_kind(structure.kind)
+    single = bool(getattr(structure, "single_root", False))
     gold = []
     for example, doc_spans in zip(examples, spans, strict=True):
         annotated = _annotated(example, component, structure.name, kind.name)
         others = kind.gold(example, doc_spans)
+        if single:
+            others = [_without_several_roots(other) for other in others]
         gold.append([annotated.get(offsets, other) for offsets, other in zip(doc_spans, others)])
     return gold
 
@@ -248,6 +251,16 @@ def _within(heads: np.ndarray | None, start: int, end: int) -> np.ndarray | None
         return None
     shifted = np.where(chosen == np.arange(start, end), 0, chosen - start + 1)
     return np.where(inside, shifted, -1)
+
+
+def _without_several_roots(heads: np.ndarray | None) -> np.ndarray | None:
+    """Return heads of a span whose roots, if there are several, are unknown.
+
+    They are roots of sentences whose bounds are not on the doc. Each may then have any head.
+    """
+    if heads is None or (heads == 0).sum() < 2:
+        return heads
+    return np.where(heads == 0, -1, heads)
 
 
 def _gold_heads(example: Example, spans: Sequence[tuple[int, ...]]) -> list[np.ndarray | None]:

@@ -86,7 +86,8 @@ def begin_supervised_update(
     losses[name] += sum(one.weight * one.mean for one in made)
     if any(one.left_out for one in made):
         warnings.warn(
-            f"{name}: some gold structures are none of {structure!r} and do not count.",
+            f"{name}: some gold structures are none of {structure!r} and do not count. Look "
+            "what this set leaves out: for trees, arcs that cross, their direction, their length.",
             LatentWarning,
             stacklevel=4,
         )

@@ -365,6 +365,25 @@ def test_the_loss_and_what_is_composed() -> None:
     assert seen[0].mean == pytest.approx(-expected / 4, rel=1e-4)
 
 
+@pytest.mark.parametrize("single_root", [True, False])
+def test_roots_of_several_sentences_in_a_span(single_root: bool) -> None:
+    """No tree with one root has two of them, and the other heads are learned all the same."""
+    tree = {"@misc": "spacy-latent.SpanningTree.v1", "single_root": single_root}
+    nlp = spacy.blank("en")
+    model = {"tok2vec": TOK2VEC, "structure": tree}
+    nlp.add_pipe("latent_encoder", config={"model": model, "supervision": 1.0})
+    made = nlp.make_doc("He left She saw him")
+    given = {"heads": [1, 1, 3, 3, 3], "deps": ["s", "ROOT", "s", "ROOT", "o"]}
+    example = Example.from_dict(made, given)
+    structure = latent_layer(nlp.get_pipe("latent_encoder").model).structure  # type: ignore[union-attr]
+    ((gold,),) = gold_structures([example], [[(0, 5)]], "latent_encoder", structure)
+    assert gold is not None
+    assert gold.tolist() == ([2, -1, 4, -1, 4] if single_root else [2, 0, 4, 0, 4])
+    optimizer = initialized(nlp, sample=[example])
+    losses = [step(nlp, [example], optimizer)["latent_encoder_supervision"] for _ in range(30)]
+    assert 0.0 < losses[-1] < 0.5 * losses[0]
+
+
 def test_references_that_say_nothing_or_what_cannot_be() -> None:
     earlier = {"@misc": "spacy-latent.SpanningTree.v1", "direction": "earlier"}
     nlp = pipeline({"tok2vec": TOK2VEC, "structure": earlier}, "textcat")
