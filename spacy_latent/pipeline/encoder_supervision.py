@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from spacy.training import Example
@@ -14,6 +15,10 @@ from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning
 
 if TYPE_CHECKING:
     from spacy_latent.layers.latent_module import LatentModule
+
+
+# Number of examples of which one should have a gold structure.
+SEARCHED = 1000
 
 
 def check_supervision(name: str, cfg: Mapping[str, Any]) -> None:
@@ -46,6 +51,35 @@ def refuse_supervision(name: str, layer: LatentModule, loss: str) -> None:
         )
     for each in (*(stage for _, stage in structure.stages), structure):
         check_loss(each, loss)
+
+
+def warn_without_gold(pipe: Any, examples: Iterable[Example]) -> None:
+    """Warn in initialize() if none of the first examples has a gold structure to learn."""
+    from spacy_latent.models.latent_tok2vec import latent_layer
+    from spacy_latent.models.supervision import gold_structures
+
+    structure = latent_layer(pipe.model).structure
+    spans_of = pipe.model.attrs["span_getter"]
+    count = 0
+    for example in islice(examples, SEARCHED):
+        spans = spans_of([example.predicted])
+        try:
+            found = gold_structures([example], spans, pipe.name, structure)
+        except LatentError:
+            # The first update raises it for annotation of another kind.
+            return
+        if any(one is not None for one in found[0]):
+            return
+        count += 1
+    heads = "token.head and token.dep, or " if structure.kind == "heads" else ""
+    warnings.warn(
+        f"{pipe.name}: supervision is {pipe.cfg['supervision']}, and the first {count} text(s) of "
+        f"the training data have no gold structure. References need {heads}structures of "
+        f"{structure.name} in doc._.latent under the name {pipe.name!r} "
+        "(spacy_latent.annotations.write).",
+        LatentWarning,
+        stacklevel=3,
+    )
 
 
 def begin_supervised_update(

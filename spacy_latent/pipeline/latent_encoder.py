@@ -24,6 +24,7 @@ from spacy_latent.pipeline.encoder_supervision import (
     begin_supervised_update,
     check_supervision,
     refuse_supervision,
+    warn_without_gold,
 )
 from spacy_latent.pipeline.factories import default_config, factory_of
 from spacy_latent.pipeline.inspection import inspect_docs
@@ -312,6 +313,8 @@ class LatentEncoder(TrainedComponent):
         self._forget_batch()
         self.model.initialize(X=docs)
         self._refuse_settings()
+        if self.cfg["supervision"]:
+            warn_without_gold(self, get_examples())
         for component, found in self.listener_map.items():
             for listener in found:
                 self.add_listener(listener, component)

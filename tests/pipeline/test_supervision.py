@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -382,6 +383,24 @@ def test_roots_of_several_sentences_in_a_span(single_root: bool) -> None:
     optimizer = initialized(nlp, sample=[example])
     losses = [step(nlp, [example], optimizer)["latent_encoder_supervision"] for _ in range(30)]
     assert 0.0 < losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize("model", [{"tok2vec": TOK2VEC}, SHIFT_REDUCE], ids=["heads", "spans"])
+@pytest.mark.parametrize("parsed", [True, False])
+def test_supervision_without_gold_structures_is_warned_of(
+    model: dict[str, Any], parsed: bool
+) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("latent_encoder", config={"model": model, "supervision": 1.0})
+    given = {"heads": [1, 1, 1], "deps": ["s", "ROOT", "o"]} if parsed else {}
+    sample = [Example.from_dict(nlp.make_doc("She saw him"), given)]
+    if parsed and "structure" not in model:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", LatentWarning)
+            initialized(nlp, sample=sample)
+    else:
+        with pytest.warns(LatentWarning, match="supervision"):
+            initialized(nlp, sample=sample)
 
 
 def test_references_that_say_nothing_or_what_cannot_be() -> None:
