@@ -10,6 +10,7 @@ from spacy.training import Example
 
 from spacy_latent.analysis.reference_check import is_annotated
 from spacy_latent.annotations import annotated_labels, rejected_key
+from spacy_latent.annotations.heads import known_heads
 from spacy_latent.annotations.settings import cfg_of
 from spacy_latent.errors import number_of
 from spacy_latent.pipeline.diagnostic import Diagnostic, error, note, warning
@@ -52,6 +53,39 @@ def about_missing_labels(
                 f"{number_of(len(examples), 'text')}, so it learned nothing here. Give texts that "
                 "are annotated for it.",
             )
+
+
+# Share of the heads that may be lost by other tokens. In English web text it is a few percent.
+LOST = 0.25
+
+
+def about_other_tokens(
+    nlp: Language, examples: Sequence[Example], frozen: Container[str]
+) -> Iterable[Diagnostic]:
+    """Yield a diagnostic about heads that are lost, since texts are divided into other tokens."""
+    from spacy_latent.models.gold_trees import counterparts
+    from spacy_latent.pipeline.latent_parser import LatentParser
+
+    names = [name for name, pipe in nlp.pipeline if isinstance(pipe, LatentParser)]
+    learning = [name for name in names if name not in frozen]
+    if not learning:
+        return
+    given = kept = 0
+    for example in examples:
+        heads, _ = known_heads(example.reference)
+        to_gold, to_own = counterparts(example)
+        given += int((heads >= 0).sum())
+        own = heads[to_gold[to_gold >= 0]]
+        kept += int((to_own[own[own >= 0]] >= 0).sum())
+    if given - kept > LOST * given:
+        yield warning(
+            "other-tokens",
+            f"{', '.join(learning)}: {100 * (given - kept) / given:.0f} % of the annotated heads "
+            f"in {number_of(len(examples), 'text')} are not learned, since the tokenizer of "
+            f"{nlp.lang!r} divides the texts into other tokens than the annotation. Set nlp.lang "
+            "and its tokenizer to those of the treebank. If that divides tokens into words, "
+            "convert it with --merge-subtokens.",
+        )
 
 
 # Categories that a message names.

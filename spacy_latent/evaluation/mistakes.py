@@ -18,6 +18,7 @@ from spacy_latent.evaluation.annotation_mistakes import (
     about_categories,
     about_incomplete_entities,
     about_missing_labels,
+    about_other_tokens,
     about_rejected_spans,
 )
 from spacy_latent.evaluation.listening import listeners_in, listening_mistakes
@@ -80,6 +81,7 @@ def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Diagnost
     mentioned = ["cats_score"] if ranges else []
     found += about_scores(nlp, spread(examples, SCORED), mentioned)
     found += about_missing_labels(nlp, examples, frozen)
+    found += about_other_tokens(nlp, examples, frozen)
     found += about_categories(nlp, examples, frozen)
     found += about_incomplete_entities(nlp, examples)
     found += about_rejected_spans(nlp, examples, frozen)

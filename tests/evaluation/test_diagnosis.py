@@ -9,6 +9,7 @@ import pytest
 import spacy
 import torch
 from spacy.language import Language
+from spacy.tokens import Doc
 from spacy.training import Example
 
 from spacy_latent.evaluation import diagnosis
@@ -239,6 +240,21 @@ def test_categories_with_one_value_in_all_texts(name, cats, expected) -> None:
     nlp.initialize(lambda: made)
     found = {one.code for one in find_traps(nlp, made)}
     assert {code for code in found if code.startswith("category")} == expected
+
+
+@pytest.mark.parametrize("text", ["He left early", "Heleftearly"])
+def test_heads_that_are_lost_by_the_tokenizer(text: str) -> None:
+    nlp = spacy.blank("xx")
+    nlp.add_pipe("latent_parser")
+    spaces = [" " in text] * 2 + [False]
+    words, heads, deps = ["He", "left", "early"], [1, 1, 1], ["nsubj", "ROOT", "advmod"]
+    reference = Doc(nlp.vocab, words, spaces=spaces, heads=heads, deps=deps)
+    sample = [Example(nlp.make_doc(text), reference)]
+    nlp.initialize(lambda: sample)
+    expected = " " not in text
+    assert ("other-tokens" in {one.code for one in find_traps(nlp, sample)}) == expected
+    nlp.config["training"]["frozen_components"] = ["latent_parser"]
+    assert "other-tokens" not in {one.code for one in find_traps(nlp, sample)}
 
 
 def test_constraints_tell_what_categories_a_text_lacks() -> None:
