@@ -149,6 +149,9 @@ class Estimator(Staged, ABC):
             −log Σ_z p(z)·e^(−L(z)); the loss is then −log p(y | z), and the component must own it.
         entropy_of_scores: whether the entropy of p(z) ∝ exp(z·s), which ``entropy_weight``
             multiplies, measures how sure the distribution is; False refuses that setting.
+        leaves_out_unlabelled: whether :meth:`objective` gets no text whose labels tell nothing. Its
+            loss would be 0 for all structures, and spoil what is estimated from several texts, such
+            as a running mean.
         hard: whether ``Draw.z`` is 0/1 in training. The default is False, so that composers which
             need 0/1 refuse a class that does not set it.
         hard_at_prediction: whether ``Draw.z`` is 0/1 if ``is_train`` is False.
@@ -166,6 +169,7 @@ class Estimator(Staged, ABC):
     posterior: Literal["", "weights", "scores"] = ""
     criterion: Criterion = "expected_loss"
     entropy_of_scores: ClassVar[bool] = True
+    leaves_out_unlabelled: bool = False
     hard: ClassVar[bool] = False
 
     @property

@@ -42,6 +42,7 @@ class Rebar(Estimator, nn.Module):
 
     requires = frozenset({"reparameterize", "log_prob", "marginals"})
     needs_loss = True
+    leaves_out_unlabelled = True
     posterior = "scores"
     hard = False
     hard_at_prediction = True

@@ -83,6 +83,7 @@ class Relax(Estimator, nn.Module):
 
     requires = frozenset({"reparameterize", "log_prob", "marginals"})
     needs_loss = True
+    leaves_out_unlabelled = True
     hard_at_prediction = True
     posterior: Literal["", "weights", "scores"] = "scores"
     surrogate_of: ClassVar[type[Surrogate]] = Surrogate

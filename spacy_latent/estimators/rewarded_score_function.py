@@ -67,6 +67,10 @@ class RewardedScoreFunction(ScoreFunction):
         self.reward_weight = reward_weight
         self.task_weight = task_weight
 
+    @property
+    def leaves_out_unlabelled(self) -> bool:  # type: ignore[override]
+        return self.reward is None and super().leaves_out_unlabelled
+
     def check(self, structure: Structure) -> None:
         super().check(structure)
         reward = self.reward

@@ -69,6 +69,11 @@ class ScoreFunction(Estimator, nn.Module):
         self.clip = clip
         self.entropy_bonus = entropy_bonus
 
+    @property
+    def leaves_out_unlabelled(self) -> bool:  # type: ignore[override]
+        # The entropy is of all texts.
+        return not self.entropy_bonus
+
     def reset(self, width: int) -> None:
         if self.control_variate is not None:
             self.control_variate = self.control_variate.for_width(width)

@@ -35,6 +35,7 @@ class SumAndSample(Estimator, nn.Module):
 
     requires = frozenset({"sample", "log_prob"})
     needs_loss = True
+    leaves_out_unlabelled = True
     posterior = "scores"
     hard = True
 

@@ -401,7 +401,8 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
     ) -> tuple[float, tuple["Tensor", ...]]:
         """Compute the mean loss and its gradients.
 
-        Docs without tokens do not count, since their scores are always 0.
+        Docs without tokens do not count, since their scores are always 0. Docs whose labels tell
+        nothing have the loss 0, and no part in the estimates of score functions.
 
         Returns:
             The mean loss, and the gradients summed over docs as in spaCy's textcat. There are
@@ -420,26 +421,36 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         parts = [logits, made.weights, made.log_probs, made.extras]
         if made.evidence is not None:
             parts += [made.evidence.fit, made.evidence.divergence]
-        if filled == []:
-            return 0.0, tuple(map(torch.zeros_like, parts))
         examples = [example for example in examples if len(example.predicted)]
+        layer = latent_layer(self.model)
+        estimator = layer.present_estimator
+        judged: Any = slice(None)
+        if made.evidence is None and estimator.leaves_out_unlabelled:
+            judged = _indices([self._tells(example) for example in examples])
+        if filled == [] or judged == []:
+            return 0.0, tuple(map(torch.zeros_like, parts))
         targets, told = self._targets(examples)
         with recording():
             truths, known = (xp2torch(part, device=logits.device) for part in (targets, told))
             leaves = [recordable(part).detach().requires_grad_() for part in parts]
             own = [leaf[:, filled] for leaf in leaves]
             each = self.loss_of(own[0], truths, known)
-            layer = latent_layer(self.model)
-            estimator = layer.present_estimator
             # Passed only if there are extras: custom objectives need not accept them.
             extras = [own[3]] if len(own[3]) else []
             if scores.rewards is not None:
                 extras = [scores.rewards[:, filled]]
             weights, log_probs = own[1:3]
-            others = (weights, log_probs, made.features[filled], *extras)
+            features = made.features[filled]
             if made.evidence is None:
-                objective = estimator.objective(each, *others)
+                objective = estimator.objective(
+                    each[:, judged],
+                    weights[:, judged],
+                    log_probs[:, judged],
+                    features[judged],
+                    *(part[:, judged] for part in extras),
+                )
             else:
+                others = (weights, log_probs, features, *extras)
                 exact = evidence_bound.is_exact(layer.present_structure, estimator)
                 terms = evidence_bound.BoundTerms(*own[4:])
                 share, kl_weight = self._evidence_weights(examples)
@@ -465,6 +476,14 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             given[1][[self._has_other_label(one) for one in examples]] = 0.0
         told: Any = self.model.ops.asarray(given[1])
         return targets, told
+
+    def _tells(self, example: Example) -> bool:
+        """Return whether the loss of a text depends on its prediction."""
+        cats = example.reference.cats
+        own = [cats[label] for label in self.labels if label in cats]
+        if self.multi_label or any(own):
+            return bool(own)
+        return 0 < len(own) < len(self.labels) and not self._has_other_label(example)
 
     def _has_other_label(self, example: Example) -> bool:
         cats = example.reference.cats
@@ -546,9 +565,13 @@ make_latent_textcat = Language.factory(
 
 
 def _filled(examples: list[Example]) -> Any:
-    """Return the indices of docs with tokens; a slice for all, which copies nothing to a GPU."""
-    filled = [i for i, example in enumerate(examples) if len(example.predicted)]
-    return slice(None) if len(filled) == len(examples) else filled
+    """Return the indices of docs with tokens, see :func:`_indices`."""
+    return _indices([len(example.predicted) > 0 for example in examples])
+
+
+def _indices(chosen: list[bool]) -> Any:
+    """Return the indices of what is chosen; a slice for all, which copies nothing to a GPU."""
+    return slice(None) if all(chosen) else [i for i, one in enumerate(chosen) if one]
 
 
 def quoted(example: Example) -> str:

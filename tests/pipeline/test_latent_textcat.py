@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -623,3 +624,73 @@ def test_a_text_of_an_unknown_label_teaches_none_of_those_that_it_leaves_open() 
         found, _ = run(component.model, [made[0].predicted], is_train=True)
         losses.append(component.get_loss(made[:1], found)[0])
     assert losses[1] == 0.0 and losses[0] > 0.0 and losses[2] > 0.0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"control_variate": "MovingAverage"},
+        {"control_variate": "NetworkBaseline"},
+        {"control_variate": "OptimalCoefficient", "num_samples": 2},
+        {"control_variate": "SelfCritical", "normalize_advantage": True},
+        {"@misc": "spacy-latent.SumAndSample.v1", "control_variate": "MovingAverage"},
+        {"@misc": "spacy-latent.Relax.v1"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["latent_textcat", "latent_textcat_multilabel"])
+def test_texts_without_labels_do_not_change_the_gradients_of_others(
+    settings: dict[str, Any], name: str
+) -> None:
+    """With a loss of 0 they had part in baselines, so that these were too low for the others."""
+    estimator = {"@misc": "spacy-latent.ScoreFunction.v1", **settings}
+    if "control_variate" in settings:
+        estimator["control_variate"] = {"@misc": f"spacy-latent.{settings['control_variate']}.v1"}
+    words = {
+        "structure": {"@misc": "spacy-latent.OneOfN.v1"},
+        "scorer": {"@misc": "spacy-latent.ItemScorer.v1"},
+        "composer": {"@misc": "spacy-latent.Selection.v1"},
+    }
+    nlp = pipeline(name, estimator, **words)
+    labelled = examples(nlp)
+    nlp.initialize(lambda: labelled)
+    bare = [Example.from_dict(nlp.make_doc("stuff of it"), {}) for _ in labelled]
+    component = nlp.get_pipe(name)
+    layer = component.model.layers[1].shims[0].module.latent
+    batch = [one for pair in zip(labelled, bare) for one in pair]
+    found, _ = run(component.model, [one.predicted for one in batch], is_train=True)
+    # Before the first step, all structures have the same loss.
+    found = replace(found, logits=torch.randn_like(found.logits))
+    made, known = found.made, slice(0, None, 2)
+    alone = replace(
+        found,
+        logits=found.logits[:, known],
+        made=replace(
+            made,
+            weights=made.weights[:, known],
+            log_probs=made.log_probs[:, known],
+            extras=made.extras[:, known],
+            features=made.features[known],
+        ),
+    )
+    before = {key: value.clone() for key, value in layer.state_dict().items()}
+    results = []
+    for texts, predictions in ((labelled, alone), (batch, found)):
+        layer.load_state_dict(before)
+        component.get_loss(labelled, alone)
+        layer.zero_grad()
+        loss, gradients = component.get_loss(texts, predictions)
+        state = {key: value.clone() for key, value in layer.state_dict().items()}
+        learned = [part.grad.clone() for part in layer.parameters() if part.grad is not None]
+        results.append((loss, gradients, state, learned))
+    (one, own, state, learned), (joint, of_batch, other, of_others) = results
+    assert joint == pytest.approx(one / 2)
+    for mine, theirs in zip(own, of_batch):
+        assert torch.allclose(mine, theirs[:, known], atol=1e-6)
+        assert not theirs[:, 1::2].any()
+    assert all(torch.equal(state[key], other[key]) for key in state)
+    for mine, theirs in zip(learned, of_others, strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-6)
+
+    nothing, gradients = component.get_loss(bare, alone)
+    assert nothing == 0.0 and not any(part.any() for part in gradients)
