@@ -188,13 +188,18 @@ def _without(cats: dict[str, float], others: Collection[str]) -> dict[str, float
     return {label: value for label, value in cats.items() if label not in others}
 
 
-def _other_categories(nlp: Language, spans_key: str) -> frozenset[str]:
-    """Return the categories that only components without these rationales predict."""
+def _categories(nlp: Language, spans_key: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the categories that only components without these rationales predict.
+
+    Further return those that a reference must tell before its text is known to have one alone.
+    """
     for name, pipe in nlp.pipeline:
         own = cfg_of(pipe).get("spans_key") == spans_key
         if own and "doc.cats" in nlp.get_pipe_meta(name).assigns:
-            return labels_of_others(nlp, name)
-    return frozenset()
+            attrs = getattr(getattr(pipe, "model", None), "attrs", {})
+            needed = getattr(pipe, "labels", ()) if attrs.get("multi_label") else ()
+            return labels_of_others(nlp, name), frozenset(needed)
+    return frozenset(), frozenset()
 
 
 def _score_range(nlp: Language, others: Collection[str]) -> tuple[float, float] | None:
@@ -324,9 +329,12 @@ def report(
         found[name] = [control(doc, int(r.sum()), rng) for doc, r in zip(predicted, own)]
     gold = [_aligned(Example(*pair), spans_key) for pair in zip(predicted, kept)]
     # Numbers are neither right nor wrong, and neither is a choice among several labels.
-    others = _other_categories(nlp, spans_key)
+    others, needed = _categories(nlp, spans_key)
     judged = _score_range(nlp, others) is None
-    labels = [only_label(_without(doc.cats, others)) if judged else None for doc in kept]
+    labels = [
+        only_label(_without(doc.cats, others)) if judged and needed <= doc.cats.keys() else None
+        for doc in kept
+    ]
     rows = progress(found.items(), "With and without them", len(found))
     return {name: _report(nlp, predicted, r, gold, labels, others) for name, r in rows}
 

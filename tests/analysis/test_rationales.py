@@ -22,6 +22,7 @@ from spacy_latent.analysis.rationales import (
 )
 from spacy_latent.annotations import runs
 from spacy_latent.errors import LatentError
+from tests.pipeline.small_pipelines import TOK2VEC
 
 
 def mask(text: str) -> np.ndarray:
@@ -214,6 +215,32 @@ def test_the_report_is_of_the_classifier_that_chooses() -> None:
     doc.cats = {**doc.cats, "X": 1.0, "Y": 0.0}
     own = report(nlp, [doc])["rationale"]
     assert own.comprehensiveness == pytest.approx(0.7) and own.accuracy == own.alone == 1.0
+
+
+def test_a_text_whose_other_labels_are_not_known_has_no_accuracy() -> None:
+    """The most probable label may be right as well, and the reference does not say so."""
+    nlp = spacy.blank("en")
+    model = {
+        "@architectures": "spacy-latent.RationaleTextCat.v1",
+        "exclusive_classes": False,
+        "tok2vec": TOK2VEC,
+        "embed": {
+            "@architectures": "spacy.MultiHashEmbed.v2",
+            "width": 16,
+            "attrs": ["NORM"],
+            "rows": [100],
+            "include_static_vectors": False,
+        },
+        "structure": {"@misc": "spacy-latent.KOfN.v1", "k": 1},
+        "estimator": {"@misc": "spacy-latent.SparseMAP.v1", "prediction": "map"},
+    }
+    config = {"model": model, "spans_key": "rationale"}
+    nlp.add_pipe("latent_textcat_multilabel", config=config)
+    doc = gold(nlp, "a bad film", "B")
+    nlp.initialize(lambda: [Example(nlp.make_doc(doc.text), doc)])
+    assert report(nlp, [doc])["rationale"].accuracy in (0.0, 1.0)
+    doc.cats = {"B": 1.0}
+    assert report(nlp, [doc])["rationale"].accuracy is None
 
 
 def test_the_report_takes_words_without_spaces_as_they_are(nlp) -> None:
