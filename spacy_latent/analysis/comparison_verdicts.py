@@ -87,7 +87,9 @@ def _control_verdict(
     reason = why_undecided(row.value, theirs.value, theirs.docs, theirs.differ)
     no_better = high < SMALL or (low <= 0 and high < NO_SIGN)
     if no_better and (not reason or (high < 0 and theirs.docs >= FEWEST)):
-        text = f"No better than a control: {text[0].lower()}{text[1:]}. The {plural} do not help."
+        # A measure such as F1 keeps its capital.
+        said = f"{measure}{text[len(measure) :]}"
+        text = f"No better than a control: {said}. The {plural} do not help."
         return Verdict("warning", "no-better-than-trained", text)
     if low <= 0 or uncertain or theirs.docs < FEWEST:
         if low > 0 and theirs.docs >= FEWEST:

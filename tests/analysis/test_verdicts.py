@@ -157,6 +157,9 @@ def test_a_trained_control_is_the_answer(
     if said == "No":
         assert found[0] is told
         assert headline(found, made) == "No better than a control: the trees do not help"
+        row = made.trained.measures["accuracy"]
+        of_f1 = replace(made, trained=replace(made.trained, measures={"F1 of the labels": row}))
+        assert "control: F1 of the labels is" in verdicts(of_f1)[0].text
     good = any("No sign of triviality" in verdict.text for verdict in found)
     assert good == (said == "Yes") == (headline(found, made) == "The trees help")
 
