@@ -95,7 +95,11 @@ def main(
         _compare_pipelines(paths, corpus, limit, as_json, code, gpu_id)
         return
     if any(pipelines):
-        fail("Give evaluations or pipelines, not both.")
+        other = paths[pipelines.index(False)]
+        fail(
+            "Give evaluations or pipelines, not both.",
+            f"{other} is no pipeline. If pipelines are to read it, give it as --corpus {other}",
+        )
     metrics = []
     with failing("The evaluations could not be read"):
         texts = [read_text(path) for path in files]

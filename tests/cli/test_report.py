@@ -337,7 +337,8 @@ def test_compare_evaluations(tmp_path: Path) -> None:
     second.write_text("[1]", encoding="utf8")
     assert "holds no scores" in said("evaluate", "compare", first, second, code=1)
     assert "does not exist" in said("evaluate", "compare", tmp_path / "none.json", code=1)
-    assert "not both" in said("evaluate", "compare", first, tmp_path, code=1)
+    shown = said("evaluate", "compare", first, tmp_path, code=1)
+    assert "not both" in shown and "--corpus" in shown
 
 
 def test_debug(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
