@@ -90,7 +90,9 @@ class GivenTrees(Estimator):
                 self.name,
                 structure.name,
                 f"it gives trees, and this structure is made of {structure.parts or 'other parts'}",
-                "a structure of arcs or spans, such as SpanningTree or ConstituencyTree",
+                "a structure of arcs or spans, such as SpanningTree or ConstituencyTree; as a "
+                "control of other structures, a pipeline for the same task without them, such as "
+                "one that reads all words",
             )
         if self.trees not in found:
             raise IncompatiblePair(
