@@ -90,6 +90,12 @@ def _without_warning(
 
 def _untested(figures: LayerFigures) -> Verdict:
     plural = figures.plural
+    if figures.trained.controls:
+        text = (
+            f"Whether the {plural} help the task was not tested: the texts have no annotation by "
+            "which the model and its control could be scored. Give annotated texts."
+        )
+        return Verdict("note", "untested", text)
     other = "a pipeline for the same task without them, such as one that reads all words"
     if find_kind(figures.kind).trees:
         other = (

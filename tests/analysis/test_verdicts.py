@@ -132,6 +132,13 @@ def test_what_random_trees_cost_is_no_sign_of_a_use() -> None:
     assert not any("triviality" in verdict.text for verdict in found)
 
 
+def test_a_control_without_a_score_is_not_asked_for_again() -> None:
+    made = figures(**trained(("random", 0.05, 0.03, 0.07)))
+    made = replace(made, trained=replace(made.trained, measures={}))
+    (told,) = [verdict for verdict in verdicts(made) if verdict.code == "untested"]
+    assert "--control" not in told.text and answer(verdicts(made)) == "Not tested"
+
+
 @pytest.mark.parametrize(
     "row, code, words, said",
     [
