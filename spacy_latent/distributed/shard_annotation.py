@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from glob import escape as glob_escape
 from itertools import islice
@@ -24,7 +24,7 @@ from spacy.util import get_package_path, is_package, load_config
 
 from spacy_latent.corpora.text_pairs import is_of_pairs, make_pair_doc, pair_fields
 from spacy_latent.distributed.parquet import Row, pyarrow, schema, to_table
-from spacy_latent.distributed.shards import Shard, Source, read_shard, shards_of
+from spacy_latent.distributed.shards import Shard, Source, form_of, read_shard, shards_of
 from spacy_latent.errors import LatentError
 
 ENDINGS = {"parquet": ".parquet", "docbin": ".spacy"}
@@ -289,16 +289,19 @@ def _chunks(
 ) -> Iterator[list[Row]]:
     """Yield the rows of one chunk after the other.
 
-    The next chunk makes the docs invalid, because the vocabulary forgets their words.
+    The next chunk makes the docs invalid, because the vocabulary forgets their words. The words of
+    a file of docs are kept until its end, since they are read before its first doc.
     """
     sources = read_shard(shard, pipeline.nlp.vocab)
-    while True:
-        with pipeline.nlp.memory_zone():
-            some = list(islice(sources, CHUNK))
-            if not some:
-                return
-            yield annotate_rows(pipeline.nlp, some, batch_size)
-        after_chunk()
+    at_once = shard.lines is None and form_of(Path(shard.path)) == "docbin"
+    with pipeline.nlp.memory_zone() if at_once else nullcontext():
+        while True:
+            with nullcontext() if at_once else pipeline.nlp.memory_zone():
+                some = list(islice(sources, CHUNK))
+                if not some:
+                    return
+                yield annotate_rows(pipeline.nlp, some, batch_size)
+            after_chunk()
 
 
 def _write_parquet(pipeline: Model, shard: Shard, made: Path, *how: Any) -> Done:

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from spacy_latent.cli.app import latent_cli
 from spacy_latent.corpora.text_pairs import make_pair_doc
 from spacy_latent.distributed import annotate as module
+from spacy_latent.distributed import shard_annotation
 from spacy_latent.distributed.annotate import annotate, annotate_shard, model_hash
 from spacy_latent.distributed.parquet import Row
 from spacy_latent.distributed.shard_annotation import annotate_rows, text_fields
@@ -205,6 +206,23 @@ def test_docs_of_docbin_are_annotated_as_they_are(model: Path, tmp_path: Path) -
     ids = [doc.user_data["id"] for doc in found]
     assert ids == ["corpus.spacy:0", "17", "own", "corpus.spacy:3"]
     assert "a bad text" in found[3].user_data["error"] and "error" not in found[0].user_data
+
+
+def test_words_of_docs_are_known_in_every_chunk(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_annotation, "CHUNK", 2)
+    nlp = spacy.blank("en")
+    given = [f"word{number} unlike others" for number in range(5)]
+    for name in ("first", "second"):
+        path = tmp_path / "corpus" / f"{name}.spacy"
+        path.parent.mkdir(exist_ok=True)
+        DocBin(docs=[nlp(text) for text in given]).to_disk(path)
+    annotate(model, tmp_path / "corpus", tmp_path / "out")
+    check_whole(tmp_path / "out", [*given, *given])
+    # The vocabulary of the pipeline forgets the words at the end of each file.
+    vocab = shard_annotation.load(model).nlp.vocab
+    assert "word3" not in vocab.strings
 
 
 # ---------------------------------------------------------------- processes
