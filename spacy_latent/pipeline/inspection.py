@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from copy import copy
 from dataclasses import asdict, dataclass
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,6 @@ from thinc.api import Model
 from spacy_latent.annotations import PROBABILITIES, Stored, check_settings, write
 from spacy_latent.errors import LatentError, number_of
 from spacy_latent.models.listener import LatentListener, has_tensor, reads_tensor, recall
-from spacy_latent.pipeline.stored_component import changed
 
 if TYPE_CHECKING:
     from spacy.pipeline import TrainablePipe
@@ -167,17 +166,15 @@ def inspect_pipe(
             found = everything.get(name)
             layers = found.layers if found else {}
             own = found is not None and found.own_kind is not None and name in chosen
+            storing = _storing(pipe, stored if own else None)
             store = (kept or {}).get(name) or KeptVectors()
-            with (
-                embedding_once(layers.values(), batch, store, number),
-                _with_settings(pipe, stored if own else None),
-            ):
+            with embedding_once(layers.values(), batch, store, number):
                 read = [
                     (key, *_read(node, batch, stored, uncertainty))
                     for key, node in layers.items()
                     if name in chosen
                 ]
-                given, batch = batch, list(applied(pipe, batch, len(batch)))
+                given, batch = batch, list(applied(storing, batch, len(batch)))
             places = _places(name, given, batch)
             sure = [sure[place] for place in places]
             for key, structures, nats in read:
@@ -202,10 +199,10 @@ def _read(
     return found, read_uncertainty(batch, layer) if uncertainty else [[] for _ in docs]
 
 
-@contextmanager
-def _with_settings(pipe: Any, stored: Stored | None) -> Iterator[None]:
-    """Let a component store these results in a ``with`` block; None for its own settings.
+def _storing(pipe: Any, stored: Stored | None) -> Any:
+    """Return a component that stores these results; the component itself for None.
 
+    It shares everything but its settings with the component, which other threads may be using.
     ``stored_settings`` of a component maps the names of settings to its own names. Settings that it
     does not have are left out.
     """
@@ -214,10 +211,10 @@ def _with_settings(pipe: Any, stored: Stored | None) -> Iterator[None]:
     settings = {names.get(name, name): value for name, value in given.items()}
     settings = {name: value for name, value in settings.items() if name in pipe.cfg}
     if not settings:
-        yield
-        return
-    with changed(pipe.cfg, **settings):
-        yield
+        return pipe
+    twin = copy(pipe)
+    twin.cfg = {**pipe.cfg, **settings}
+    return twin
 
 
 def _places(name: str, given: list[Doc], left: list[Doc]) -> list[int]:
@@ -301,8 +298,7 @@ def inspect_docs(
                 for key, node in component.layers.items()
             }
             if component.own_kind is not None:
-                with _with_settings(component.pipe, stored):
-                    found[component.name] = component.pipe.structures(batch)
+                found[component.name] = _storing(component.pipe, stored).structures(batch)
             for key, structures in found.items():
                 for doc, spans in zip(batch, structures):
                     write(doc, key, spans)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from spacy.tokens import Doc, Span
 
 from spacy_latent.annotations import to_json
 from spacy_latent.errors import LatentError, LatentWarning
-from spacy_latent.pipeline.inspection import inspect_docs
+from spacy_latent.pipeline.inspection import inspect_docs, inspect_pipe
 from tests.pipeline.small_pipelines import LISTENER, TOK2VEC, examples, initialized, step
 
 TEXT = "I like London a lot"
@@ -69,6 +71,28 @@ def test_inspected_docs_have_what_the_component_would_store(
     if name != "latent_parser":
         # A parser takes the sentences of a parsed doc as given, which changes the probabilities.
         assert stored(processed, name) == wanted
+
+
+@pytest.mark.parametrize("name", ["crf_ner", "latent_parser", "tree_spancat"])
+def test_another_thread_predicts_by_its_own_settings_meanwhile(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nlp = pipeline(name, TOK2VEC)
+    pipe: Any = nlp.get_pipe(name)
+    predict, wanted, others = type(pipe).predict, stored(nlp(TEXT), name), []
+
+    def together(self: Any, docs: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            with ThreadPoolExecutor(1) as other:
+                others.append(stored(other.submit(nlp, TEXT).result(), name))
+        return predict(self, docs)
+
+    monkeypatch.setattr(type(pipe), "predict", together)
+    (first,) = inspect_docs(nlp, [nlp.make_doc(TEXT)])
+    ((second, _),) = inspect_pipe(nlp, [nlp.make_doc(TEXT)])
+    assert others == [wanted, wanted]
+    for doc in (first, second):
+        assert all(span.probabilities is not None for span in doc._.latent[name].spans)
 
 
 def test_entities_that_were_there_before_stay_given_in_an_inspected_doc() -> None:
