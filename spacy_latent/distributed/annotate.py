@@ -28,6 +28,7 @@ from spacy_latent.distributed.shard_annotation import (
     Done,
     annotate_shard,
     error_text,
+    forget_others,
     model_hash,
     text_fields,
 )
@@ -138,7 +139,9 @@ def jobs_of(
         )
     shards = shards_of_lines(sys.stdin, rows) if listed is None else listed
     names = id_field, ",".join(fields.values())
-    _check_output(output, model_hash(model), form, rows, names, listed)
+    hash_ = model_hash(model)
+    _check_output(output, hash_, form, rows, names, listed)
+    forget_others(model, hash_)
     return ((shard, output / f"{shard.name}{ENDINGS[form]}") for shard in shards)
 
 

@@ -95,6 +95,13 @@ def load(model: str | Path) -> Model:
     return _loaded[key]
 
 
+def forget_others(model: str | Path, hash_: str) -> None:
+    """Forget a loaded pipeline with another digest: the files of its directory have changed."""
+    loaded = _loaded.get(str(model))
+    if loaded is not None and loaded.hash != hash_:
+        del _loaded[str(model)]
+
+
 def model_hash(model: str | Path) -> str:
     """Return a digest of the files of a pipeline and of their names."""
     folder = _folder(model)
@@ -242,7 +249,7 @@ def annotate_shard(
 
     Args:
         model: Directory of a pipeline, or name of an installed one. It is loaded once in each
-            process.
+            process, even if its files change.
         source: A file, see :data:`spacy_latent.distributed.shards.ACCEPTED`, or a shard.
         target: A .parquet file, see :func:`spacy_latent.distributed.parquet.schema`; or a .spacy
             file, whose docs have "id", "model_hash" and, if they failed, "error" in

@@ -291,8 +291,7 @@ class Explorer:
         self.editable = [key for key in editable_models(nlp) if key not in self.uneditable]
         # The device of the thread that has loaded the pipeline.
         self.device = get_torch_default_device()
-        # One request at a time, because reading structures changes the settings of components and
-        # shares one embedding.
+        # One request at a time, because reading structures shares one embedding.
         self._turn = Lock()
 
     def predict(

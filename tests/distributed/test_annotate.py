@@ -191,6 +191,20 @@ def test_a_component_without_a_place_for_error_handlers_is_run(name: str) -> Non
     assert [row.error for row in rows] == [None] * 3 and all(row.doc for row in rows)
 
 
+def test_a_pipeline_that_was_trained_again_is_loaded_again(tmp_path: Path) -> None:
+    corpus = save_lines(tmp_path / "corpus.jsonl", texts(1))
+    for label in ("FIRST", "SECOND"):
+        nlp = spacy.blank("en")
+        nlp.add_pipe("entity_ruler").add_patterns(  # type: ignore[attr-defined]
+            [{"label": label, "pattern": "text"}]
+        )
+        nlp.to_disk(tmp_path / "model")
+        annotate(tmp_path / "model", corpus, tmp_path / label)
+        (row,) = pq.read_table(tmp_path / label).to_pylist()
+        assert [ent["label"] for ent in row["ents"]] == [label]
+        assert row["model_hash"] == model_hash(tmp_path / "model")
+
+
 def test_docs_of_docbin_are_annotated_as_they_are(model: Path, tmp_path: Path) -> None:
     nlp = spacy.blank("en")
     docs = [nlp(text) for text in [*texts(3), "bad"]]
