@@ -33,7 +33,7 @@ from spacy_latent.distributed.shard_annotation import (
     text_fields,
 )
 from spacy_latent.distributed.shards import STDIN, Shard, form_of, shards_of, shards_of_lines
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_whole
 
 ROWS = 10_000
 # Number of processes that may die while annotating a shard before the shard is abandoned.
@@ -83,8 +83,7 @@ def annotate(
         LatentError: If the output belongs to another pipeline or corpus. Also, after all other
             shards are done, if every process of a shard died.
     """
-    if workers < 1:
-        raise LatentError(f"The number of workers is {workers}; expected a number >= 1.")
+    check_whole("annotate", workers=workers, batch_size=batch_size)
     jobs = jobs_of(model, source, output, form, rows, id_field, text_field)
     share = max(1, _cores() // workers) if threads is None else threads
     how = _How(str(model), batch_size, share, prepare, prepare_with)
@@ -122,6 +121,7 @@ def jobs_of(
     """
     if form not in ENDINGS:
         raise LatentError(f"The format is {form!r}; expected one of {', '.join(ENDINGS)}.")
+    check_whole("annotate", rows=rows)
     if form == "parquet":
         pyarrow()
     # Started again, the annotation would read its own files as part of the corpus.

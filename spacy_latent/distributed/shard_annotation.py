@@ -25,7 +25,7 @@ from spacy.util import get_package_path, is_package, load_config
 from spacy_latent.corpora.text_pairs import is_of_pairs, make_pair_doc, pair_fields
 from spacy_latent.distributed.parquet import Row, pyarrow, schema, to_table
 from spacy_latent.distributed.shards import Shard, Source, form_of, read_shard, shards_of
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_whole
 
 ENDINGS = {"parquet": ".parquet", "docbin": ".spacy"}
 # Number of rows that are in memory at once, with their docs.
@@ -260,6 +260,7 @@ def annotate_shard(
     Raises:
         LatentError: If the corpus cannot be read.
     """
+    check_whole("annotate_shard", batch_size=batch_size)
     target = Path(target)
     if target.exists():
         return Done(skipped=1)

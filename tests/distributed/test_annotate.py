@@ -489,6 +489,21 @@ def test_a_corpus_that_cannot_be_read_is_named(model: Path, tmp_path: Path) -> N
         annotate_shard(model, Shard("a", "stdin", lines=("a",)), tmp_path / "out.csv")
 
 
+@pytest.mark.parametrize("setting", ["workers", "rows", "batch_size"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_numbers_below_one_are_refused(
+    model: Path, tmp_path: Path, setting: str, value: int
+) -> None:
+    corpus = save_lines(tmp_path / "corpus.jsonl", texts(2))
+    given: dict[str, Any] = {setting: value}
+    with pytest.raises(LatentError, match=setting):
+        annotate(model, corpus, tmp_path / "out", **given)
+    assert not (tmp_path / "out").exists()
+    if setting == "batch_size":
+        with pytest.raises(LatentError, match=setting):
+            annotate_shard(model, corpus, tmp_path / "one.parquet", **given)
+
+
 @pytest.mark.parametrize("name", ["cut.spacy", "cut.parquet"])
 def test_a_file_that_is_cut_off_is_named(model: Path, tmp_path: Path, name: str) -> None:
     path = tmp_path / name
