@@ -258,7 +258,7 @@ def annotate_shard(
         after_chunk: Called after each chunk of texts.
 
     Raises:
-        LatentError: If the corpus cannot be read.
+        LatentError: If the corpus cannot be read, or the target cannot be written.
     """
     check_whole("annotate_shard", batch_size=batch_size)
     target = Path(target)
@@ -283,6 +283,12 @@ def annotate_shard(
         if not target.exists():
             raise
         return Done(skipped=1)
+    except OSError as error:
+        made.unlink(missing_ok=True)
+        raise LatentError(
+            f"{target} could not be written from {source.path}: {error.strerror or error}. Make "
+            "room or give permission, and start again; files that are whole are kept."
+        ) from error
     except BaseException:
         made.unlink(missing_ok=True)
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -502,6 +503,28 @@ def test_numbers_below_one_are_refused(
     if setting == "batch_size":
         with pytest.raises(LatentError, match=setting):
             annotate_shard(model, corpus, tmp_path / "one.parquet", **given)
+
+
+@pytest.mark.parametrize("form", ["parquet", "docbin"])
+def test_a_full_disk_is_an_error_that_keeps_whole_files(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    corpus = save_lines(tmp_path / "corpus.jsonl", texts(4))
+    write, calls = shard_annotation._count, []
+
+    def count(rows: list[Row]) -> Any:
+        calls.append(rows)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(rows)
+
+    monkeypatch.setattr(shard_annotation, "_count", count)
+    with pytest.raises(LatentError, match=os.strerror(errno.ENOSPC)):
+        annotate(model, corpus, tmp_path / "out", rows=2, form=form)
+    assert len(list((tmp_path / "out").glob("corpus*"))) == 1
+    assert not list((tmp_path / "out").glob(".*"))
+    done = annotate(model, corpus, tmp_path / "out", rows=2, form=form)
+    assert (done.shards, done.skipped) == (1, 1)
 
 
 @pytest.mark.parametrize("name", ["cut.spacy", "cut.parquet"])
