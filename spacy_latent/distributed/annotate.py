@@ -67,7 +67,8 @@ def annotate(
         source: See :data:`spacy_latent.distributed.shards.ACCEPTED`; "-" for lines of standard
             input.
         output: Directory with one file per shard. Existing files are kept.
-        workers: Number of processes; 1 uses this process.
+        workers: Number of processes; 1 uses this process. Others import the script that calls this
+            function, which therefore has to stand under ``if __name__ == "__main__":``.
         form: "parquet" or "docbin".
         rows: Number of texts in each shard.
         batch_size: Batch size of ``nlp.pipe``.
@@ -346,6 +347,13 @@ class _Workers:
             said = worker.connection.recv()
         except (EOFError, ConnectionResetError):
             self._remove(worker)
+            if not self.is_warm and worker.process.exitcode == 1:
+                # It was not killed: an exception ended it, as would happen to all others.
+                raise LatentError(
+                    "The first process ended with an error before it had annotated texts; the "
+                    "error is printed above. Each process imports the script that calls annotate: "
+                    "let it do so under \"if __name__ == '__main__':\"."
+                ) from None
             self.deaths[shard.name] = self.deaths.get(shard.name, 0) + 1
             if self.deaths[shard.name] < ATTEMPTS:
                 self.again.append(worker.job)

@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from spacy_latent.distributed.parquet import Row
 from spacy_latent.distributed.shard_annotation import annotate_rows, text_fields
 from spacy_latent.distributed.shards import Shard, Source, read_shard, shards_of
 from spacy_latent.errors import LatentError
+from tests.conftest import HERE, STAND_INS
 from tests.distributed.annotating import (
     CODE,
     check_whole,
@@ -252,6 +255,30 @@ def test_several_processes_do_what_one_does(model: Path, tmp_path: Path) -> None
     check_whole(tmp_path / "several", given)
     for path in (tmp_path / "alone").glob("*.parquet"):
         assert pq.read_table(path).equals(pq.read_table(tmp_path / "several" / path.name))
+
+
+def test_a_script_that_processes_cannot_import_is_an_error_at_once(
+    model: Path, tmp_path: Path
+) -> None:
+    corpus = save_lines(tmp_path / "corpus.jsonl", texts(4))
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from spacy_latent.distributed.annotate import annotate\n"
+        "from tests.distributed import marking_component\n"
+        "annotate(*sys.argv[1:3], Path(sys.argv[3]), workers=2, rows=2)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", script, model, corpus, tmp_path / "out"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (STAND_INS, HERE.parent)))},
+    )
+    assert done.returncode == 1 and "__name__ == '__main__'" in done.stderr.splitlines()[-1]
+    # Only one process was tried.
+    assert done.stderr.count("An attempt has been made to start a new process") == 1
 
 
 @can_be_killed
