@@ -1,9 +1,9 @@
-"""Thinc models whose training records gradients in any mode of torch."""
+"""Thinc models that work alike in any mode of torch: gradients and precision are their own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 
@@ -19,10 +19,20 @@ Forward = Callable[[Model, Any, bool], tuple[Any, Callable[..., Any]]]
 def recording_if(is_train: bool) -> Iterator[None]:
     """Record operations in training, even under ``torch.no_grad()`` and ``torch.inference_mode()``.
 
-    In prediction, nothing is recorded.
+    In prediction, nothing is recorded. A surrounding ``torch.autocast`` has no effect, as in
+    Thinc's own models.
     """
-    with recording() if is_train else torch.no_grad():
+    with _without_autocast(), recording() if is_train else torch.no_grad():
         yield
+
+
+def _without_autocast() -> ExitStack:
+    """Return a context in which torch keeps the precision of its tensors."""
+    stack = ExitStack()
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            stack.enter_context(torch.autocast(device, enabled=False))
+    return stack
 
 
 def recorded(forward: Forward) -> Forward:
@@ -38,7 +48,7 @@ def recorded(forward: Forward) -> Forward:
             made, backprop = forward(model, inputs, is_train)
 
         def backprop_recorded(*gradients: Any) -> Any:
-            with recording():
+            with _without_autocast(), recording():
                 return backprop(*gradients)
 
         return made, backprop_recorded

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.kernels.core.pool import one_torch_thread
+from spacy_latent.models.autograd_recording import recording_if
 from spacy_latent.models.scheduled_value import Temperature
 from spacy_latent.stages import Staged, unreached
 from spacy_latent.structures.derivatives import recording
@@ -258,7 +259,7 @@ class LatentShim(PyTorchShim):
             objective: function of the module.
             like: an input of the size that the objective reads.
         """
-        with _threads_for(like), recording():
+        with _threads_for(like), recording_if(True):
             objective(self.module).backward()
 
     def finish_update(self, optimizer: Optimizer) -> None:

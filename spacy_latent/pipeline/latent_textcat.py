@@ -412,8 +412,9 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         import torch
 
         from spacy_latent.models import evidence_bound
+        from spacy_latent.models.autograd_recording import recording_if
         from spacy_latent.models.latent_text_classifier import latent_layer
-        from spacy_latent.structures.derivatives import recordable, recording
+        from spacy_latent.structures.derivatives import recordable
 
         examples = list(examples)
         made, logits = scores.made, scores.logits
@@ -430,7 +431,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         if filled == [] or judged == []:
             return 0.0, tuple(map(torch.zeros_like, parts))
         targets, told = self._targets(examples)
-        with recording():
+        with recording_if(True):
             truths, known = (xp2torch(part, device=logits.device) for part in (targets, told))
             leaves = [recordable(part).detach().requires_grad_() for part in parts]
             own = [leaf[:, filled] for leaf in leaves]

@@ -2,7 +2,7 @@
 
 Training works as usual inside of a mode without gradients. Predictions record no graph inside of a
 mode with gradients. Layers that would silently learn nothing are refused. Nor does training depend
-on torch's default type of numbers.
+on torch's default type of numbers, or on autocast.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ MODES: dict[str, Mode] = {
     "set_grad_enabled": switched_off,
     "inference_mode": torch.inference_mode,
     "float64": float64,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
 }
 
 
