@@ -129,10 +129,10 @@ class UpstreamListeners:
         nodes = list(model.walk())
         self.nodes: list[Any] = [node for node in nodes if keeps_batch(node)]
         # Listeners of curated transformers, which store their batch in another place.
-        self.others: list[str] = [
-            node.attrs["_upstream_name"] for node in nodes if "_upstream_name" in node.attrs
-        ]
-        self.states = [_state(node) for node in self.nodes]
+        apart = [node for node in nodes if "_upstream_name" in node.attrs]
+        self.others: list[str] = [node.attrs["_upstream_name"] for node in apart]
+        self.keeping = self.nodes + [node for node in apart if "_state" in node.attrs]
+        self.states = [_state(node) for node in self.keeping]
 
     def wait_for(self, batch: HeldBatch, name: str) -> list[HeldBatch]:
         """Delay the backward passes below the encoder called ``name`` until ``batch`` is flushed.
@@ -158,26 +158,37 @@ class UpstreamListeners:
                 holder.waiting.append(batch)
         for upstream_name in self.others:
             _warn(name, upstream_name)
-        self.states = [_state(node) for node in self.nodes]
+        self.states = [_state(node) for node in self.keeping]
         return held
 
     def backprop_by(self, backprop: Callable) -> Callable:
         """Wrap a callback so that it runs with the present batch of the listeners."""
 
         def backprop_at(gradients: Any) -> Any:
-            current = [_state(node) for node in self.nodes]
-            for node, state in zip(self.nodes, self.states):
-                node.receive(*state)
+            current = [_state(node) for node in self.keeping]
+            for node, state in zip(self.keeping, self.states):
+                _receive(node, state)
             result = backprop(gradients)
-            for node, state, now in zip(self.nodes, self.states, current):
-                node.receive(*((None, None, None) if now[1] is state[1] else now))
+            for node, state, now in zip(self.keeping, self.states, current):
+                _receive(node, (None, None, None) if now[1] is state[1] else now)
             return result
 
-        return backprop_at if self.nodes else backprop
+        return backprop_at if self.keeping else backprop
 
 
 def _state(node: Any) -> tuple[Any, Any, Any]:
-    return node._batch_id, node._outputs, node._backprop
+    if keeps_batch(node):
+        return node._batch_id, node._outputs, node._backprop
+    apart = node.attrs["_state"]
+    return apart.batch_id, apart.outputs, apart.backprop
+
+
+def _receive(node: Any, state: tuple[Any, Any, Any]) -> None:
+    if keeps_batch(node):
+        node.receive(*state)
+    else:
+        apart = node.attrs["_state"]
+        apart.batch_id, apart.outputs, apart.backprop = state
 
 
 def _component_of(callback: Any) -> Any:

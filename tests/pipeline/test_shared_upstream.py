@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ import spacy
 from spacy.language import Language
 from spacy.training import Example
 from spacy.training.loop import subdivide_batch, train_while_improving
-from thinc.api import Adam, fix_random_seed
+from thinc.api import Adam, Model, fix_random_seed
 
 from spacy_latent.errors import LatentWarning
+from spacy_latent.pipeline.shared_upstream import UpstreamListeners
 from tests.pipeline.small_pipelines import (
     LISTENER,
     TO_TRANSFORMER,
@@ -414,3 +416,23 @@ def test_so_is_one_whose_listeners_are_of_another_kind() -> None:
     encoder.model.layers[0].attrs["_upstream_name"] = "curated"
     with pytest.warns(LatentWarning, match=r"'latent_encoder'.*'curated'"):
         nlp.update(examples(nlp), sgd=False)  # type: ignore[arg-type]
+
+
+def test_their_next_batch_survives_a_late_gradient_of_the_previous_one() -> None:
+    """They forget their batch at each gradient, as in the first of several parts of a step."""
+    state = SimpleNamespace(batch_id=1, outputs=["first"], backprop=None)
+    attributes = {"_upstream_name": "curated", "_state": state}
+    listener: Model = Model("listener", lambda model, docs, is_train: None, attrs=attributes)
+
+    def backprop(gradients: object) -> object:
+        assert state.outputs == ["first"]
+        state.batch_id = state.outputs = None
+        return gradients
+
+    late = UpstreamListeners(listener).backprop_by(backprop)
+    state.batch_id, state.outputs = 2, ["second"]
+    assert late("gradients") == "gradients"
+    assert (state.batch_id, state.outputs) == (2, ["second"])
+    state.batch_id, state.outputs = 1, ["first"]
+    UpstreamListeners(listener).backprop_by(backprop)("gradients")
+    assert state.outputs is None
