@@ -153,7 +153,8 @@ def test_the_script_answers_before_anything_heavy_is_imported(
         [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=300
     )
     assert found.returncode == code
-    assert said in found.stdout + found.stderr
+    # Older versions of typer write the names of arguments in capitals.
+    assert said.lower() in (found.stdout + found.stderr).lower()
     assert "0 heavy modules" in found.stdout
 
 
