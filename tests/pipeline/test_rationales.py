@@ -104,13 +104,16 @@ def test_no_unchosen_word_changes_the_score(model) -> None:
     Changes of all other words leave them equal to the bit. A change of a chosen word does not.
     """
     nlp = trained_rationale(rationale_pipeline(**model), steps=40)
-    words = "it is a very bad film of all".split()
-    seen = rationale_words(nlp(Doc(nlp.vocab, words=words)))
-    assert seen.any()
+    # With some versions of torch nothing of the first text is chosen after so short a training.
+    texts = ["it is a very bad film of all", *(text for text, _ in DATA if text != "good")]
+    found = {text: rationale_words(nlp(Doc(nlp.vocab, words=text.split()))) for text in texts}
+    text = next(text for text in texts if found[text].any())
+    words, seen = text.split(), found[text]
     others = [word if chosen else "good" for word, chosen in zip(words, seen)]
     first, second = held(nlp, words, others)
     assert first.cats == second.cats
-    changed = [word if i != seen.argmax() else "good" for i, word in enumerate(words)]
+    other = "bad" if words[seen.argmax()] == "good" else "good"
+    changed = [word if i != seen.argmax() else other for i, word in enumerate(words)]
     first, second = held(nlp, words, changed)
     assert first.cats != second.cats
 
