@@ -210,12 +210,7 @@ class RankTraining:
             finish_log()
         if not self.ranks.alone:
             self.view.reduce.agree()
-        reaches = not settings["max_steps"] or settings["max_steps"] > self.resumed_at
-        if self.resumed_at and self.progress.steps == self.resumed_at and reaches:
-            self._tell(
-                "No further step was trained: training.max_epochs or training.patience ends this "
-                "training. Raise it to train on."
-            )
+        self._tell_if_nothing_was_trained()
         last = None if self.output is None else self.output / DIR_MODEL_LAST
         if last is not None:
             # The last steps follow the last evaluation.
@@ -226,6 +221,16 @@ class RankTraining:
             text = Printer(no_print=True).good("Saved pipeline to output directory", last)
             self.stdout.write(text + "\n")
         return self.nlp, last
+
+    def _tell_if_nothing_was_trained(self) -> None:
+        max_steps = self.settings["max_steps"]
+        # A resumed training that max_steps ends was told of before.
+        reaches = not max_steps or max_steps > self.resumed_at
+        if self.resumed_at and self.progress.steps == self.resumed_at and reaches:
+            self._tell(
+                "No further step was trained: training.max_epochs or training.patience ends this "
+                "training. Raise it to train on."
+            )
 
     def _batches(self) -> Iterator[tuple[int, list[Example]]]:
         """Yield the batches of all ranks.

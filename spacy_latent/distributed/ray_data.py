@@ -17,7 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from spacy_latent.distributed.annotate import ATTEMPTS, ROWS, jobs_of, not_done
+from spacy_latent.distributed.annotate import ROWS, jobs_of
+from spacy_latent.distributed.annotation_workers import ATTEMPTS, not_done
 from spacy_latent.distributed.directories import locked
 from spacy_latent.distributed.ray_cluster import connected, import_ray, part_of_ray
 from spacy_latent.distributed.shard_annotation import (

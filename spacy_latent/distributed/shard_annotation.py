@@ -264,16 +264,13 @@ def annotate_shard(
     target = Path(target)
     if target.exists():
         return Done(skipped=1)
-    form = next((form for form, ending in ENDINGS.items() if target.suffix == ending), None)
-    if form is None:
-        raise LatentError(f"The target is {target}; expected a .parquet or a .spacy file.")
+    write = _writer_of(target)
     if not isinstance(source, Shard):
         (source,) = shards_of(Path(source), sys.maxsize, **text_fields(model))
     pipeline = load(model)
     target.parent.mkdir(parents=True, exist_ok=True)
     made = target.with_name(f".{target.name}.{platform.node()}.{os.getpid()}.tmp")
     try:
-        write = _write_parquet if form == "parquet" else _write_docs
         done = write(pipeline, source, made, batch_size, after_chunk)
         with made.open("rb+") as file:
             os.fsync(file.fileno())
@@ -296,6 +293,14 @@ def annotate_shard(
     for rest in target.parent.glob(f".{glob_escape(target.name)}.*.tmp"):
         rest.unlink(missing_ok=True)
     return done
+
+
+def _writer_of(target: Path) -> Callable[..., Done]:
+    """Return the function that writes a target, by its ending."""
+    writers = {ENDINGS["parquet"]: _write_parquet, ENDINGS["docbin"]: _write_docs}
+    if target.suffix not in writers:
+        raise LatentError(f"The target is {target}; expected a .parquet or a .spacy file.")
+    return writers[target.suffix]
 
 
 def _chunks(
