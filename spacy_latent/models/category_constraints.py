@@ -146,7 +146,8 @@ class CategoryConstraints:
             for group in groups:
                 parts = [[number[label] for label in part] for part in self._alike(group)]
                 tables = _of_group(parts, least, size)
-                said[f"{name} {group}"] = tables
+                # A group may be there twice.
+                said.setdefault(f"{name} {group}", []).extend(tables)
                 size += len(tables) - 1
         for premise, *conclusions in self.implied:
             tables = said.setdefault(f"implied {[premise, *conclusions]}", [])

@@ -37,6 +37,7 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 @example([["c", "d", "e", "f"]], [], LEAVES, 0)
 @example([], [["c", "d", "e", "f"]], LEAVES, 1)
 @example([["c", "d", "e", "f"]], [["c", "d", "b"]], LEAVES[:3], 2)
+@example([["c", "d", "e", "f"]] * 2, [], LEAVES, 3)
 @settings(deadline=None, max_examples=60)
 def test_sums_probabilities_and_losses_are_those_of_all_sets(exclusive, one_of, implied, seed):
     constraints = CategoryConstraints(exclusive, one_of, implied)
