@@ -16,6 +16,7 @@ from spacy_latent.analysis.figures import Figures
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.task import first_classifier, labels_of_others
 from spacy_latent.analysis.verdicts import Verdict, verdicts
+from spacy_latent.annotations.settings import cfg_of
 from spacy_latent.evaluation.assessment_run import AssessmentRun
 from spacy_latent.evaluation.controls import differences
 from spacy_latent.pipeline.inspection import Uncertainties, latent_components
@@ -34,6 +35,7 @@ class Assessment:
         heads: for each example, the reference's heads at the predicted tokens, −1 if unknown; or
             None.
         further_categories: categories that only classifiers after the first one predict.
+        are_numbers: whether the first classifier predicts numbers, in a ``score_range``.
     """
 
     figures: Figures
@@ -43,6 +45,7 @@ class Assessment:
     scores: list[float]
     heads: list[np.ndarray | None]
     further_categories: frozenset[str] = frozenset()
+    are_numbers: bool = False
 
 
 def assess(
@@ -112,4 +115,5 @@ def assess(
         run.text_scores(),
         run.heads,
         labels_of_others(nlp, classifier) if classifier else frozenset(),
+        bool(classifier and cfg_of(nlp.get_pipe(classifier)).get("score_range")),
     )

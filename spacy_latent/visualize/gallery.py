@@ -155,8 +155,8 @@ def _entry(assessment: Assessment, d: int, layers: Sequence[str]) -> list[Any]:
     )
     label = best_category(predicted) if predicted else None
     value = math.nan if label is None else predicted[label]
-    if value < 0 or value > 1:
-        # A regression predicts no probability.
+    if label is not None and (assessment.are_numbers or value < 0 or value > 1):
+        # A number is no probability, not even one between 0 and 1.
         label, value = f"{label} {value:.4g}", math.nan
     return [
         words if apart else " ".join(words),

@@ -178,6 +178,26 @@ def test_the_number_of_a_regression_is_no_percentage(nlp: Language) -> None:
     assert (gold, label, percent) == ("stars 4", "stars 3.7", None)
 
 
+def test_a_number_below_1_of_a_regression_is_no_percentage_either(nlp: Language) -> None:
+    @Language.component("stars", assigns=["doc.cats"])
+    def stars(doc: Doc) -> Doc:
+        doc.cats["stars"] = 0.7
+        return doc
+
+    example, unknown = keyword_examples(nlp, 2)
+    example.reference.cats["stars"] = 0.8
+    nlp.add_pipe("stars", first=True)
+    try:
+        pipe: Any = nlp.get_pipe("stars")
+        pipe.labels, pipe.cfg = ("stars",), {"score_range": [0.0, 5.0]}
+        found = assess(nlp, [example, unknown], random=False)
+    finally:
+        nlp.remove_pipe("stars")
+    found.examples[1].predicted.cats = {}
+    shown, empty = gallery(render_report(found, model="m", corpus="c"))["docs"]
+    assert shown[1:4] == ["stars 0.8", "stars 0.7", None] and empty[2:4] == [None, None]
+
+
 def test_the_gallery_has_labels_of_the_first_classifier(nlp: Language) -> None:
     @Language.component("sure", assigns=["doc.cats"])
     def sure(doc: Doc) -> Doc:
