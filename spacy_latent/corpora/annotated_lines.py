@@ -43,7 +43,7 @@ KNOWN = ("words", "spaces", "cats", "entities", "spans", *PER_TOKEN)
 # Prodigy's names for a rejected annotation, and for a skipped one.
 WRONG, SKIPPED = "reject", "ignore"
 # Keys of the values of Label Studio's results about whole texts.
-OF_TEXTS = {"choices", "taxonomy", "rating", "number"}
+OF_TEXTS = {"choices", "taxonomy", "rating", "number", "datetime"}
 # Components whose spans may overlap.
 SPAN_FACTORIES = ("spancat", "spancat_singlelabel", "tree_spancat")
 
@@ -252,8 +252,8 @@ def _of_label_studio(row: dict[str, Any], place: str) -> dict[str, Any]:
     """Return a task of Label Studio as a row of Prodigy's.
 
     Annotations that were cancelled do not count. If there are several, a ground truth is read, or
-    else the first. Categories are choices, and all names on the paths of taxonomies. Ratings and
-    numbers are not read.
+    else the first. Categories are choices, and all names on the paths of taxonomies. Ratings,
+    numbers and dates are not read.
     """
     data = row["data"]
     texts = [value for value in data.values() if isinstance(value, str)] if data else []
@@ -279,7 +279,7 @@ def _of_label_studio(row: dict[str, Any], place: str) -> dict[str, Any]:
     for value in values:
         chosen += [name for path in value.get("taxonomy", ()) for name in path]
     made = {"text": text, "answer": "accept", "cats": dict.fromkeys(chosen, 1.0)}
-    # A task that asks for categories or numbers alone says nothing of entities.
+    # A task that asks for these alone says nothing of entities.
     is_of_text = any(OF_TEXTS & value.keys() for value in values)
     return made if is_of_text and not spans else {**made, "spans": spans}
 

@@ -241,7 +241,8 @@ def test_results_of_label_studio_about_a_text_say_nothing_of_entities(nlp: Langu
     assert {token.ent_iob for token in read(nlp, task)} == {2}
     paths = [["animal", "dog"], ["animal", "cat"], ["food"]]
     cats = dict.fromkeys(["animal", "dog", "cat", "food"], 1.0)
-    for value, expected in (({"taxonomy": paths}, cats), ({"rating": 4}, {}), ({"number": 4}, {})):
+    others: list[dict[str, Any]] = [{"rating": 4}, {"number": 4}, {"datetime": "2026-11-30"}]
+    for value, expected in (({"taxonomy": paths}, cats), *((other, {}) for other in others)):
         doc = read(nlp, {**task, "annotations": [{"result": [{"value": value}]}]})
         assert doc.cats == expected and {token.ent_iob for token in doc} == {0}
 
