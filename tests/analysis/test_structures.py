@@ -72,6 +72,7 @@ def test_other_kinds() -> None:
     cells = statistics("cells", [[0, 0], [1, 2], [2, 1]], 4)
     assert cells["coverage"] == 0.75 and cells["monotonicity"] == 0.5
     assert cells["diagonal"] == pytest.approx(1 / 3)
+    assert statistics("parts", [[1, 2, 3]], 4)["parts"] == 1
 
 
 def test_tokens_of_an_alignment_are_those_of_both_texts() -> None:
@@ -79,7 +80,6 @@ def test_tokens_of_an_alignment_are_those_of_both_texts() -> None:
     pair = SpanStructure(0, 4, "Some", "cells", cells, other_start=4, other_end=7)
     found = structure_statistics(pair)
     assert found["tokens"] == 7 and found["coverage"] == 0.5
-    assert statistics("parts", [[1, 2, 3]], 4)["parts"] == 1
 
 
 def test_a_distribution_is_that_of_its_finite_values() -> None:
