@@ -191,7 +191,7 @@ def _labels(
     if 0 < len(without) < count:
         warnings.warn(
             f"{path}: {len(without)} of {number_of(count, 'pair')} have no label under {label!r}, "
-            f"first in line {without[0]}. Only evidence of a model learns from them. For classes "
+            f"first in line {without[0]}. Only a model with evidence learns from them. For classes "
             "that exclude each other, spaCy's scores count each as a wrong answer: leave them out "
             "of a development corpus.",
             LatentWarning,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from spacy.training import Example
 from thinc.types import Floats2d
 
-from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning
+from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
     from spacy_latent.layers.latent_module import LatentModule
@@ -73,9 +73,9 @@ def warn_without_gold(pipe: Any, examples: Iterable[Example]) -> None:
         count += 1
     heads = "token.head and token.dep, or " if structure.kind == "heads" else ""
     warnings.warn(
-        f"{pipe.name}: supervision is {pipe.cfg['supervision']}, and the first {count} text(s) of "
-        f"the training data have no gold structure. References need {heads}structures of "
-        f"{structure.name} in doc._.latent under the name {pipe.name!r} "
+        f"{pipe.name}: supervision is {pipe.cfg['supervision']}, and there is no gold structure in "
+        f"the first {number_of(count, 'text')} of the training data. References need {heads}"
+        f"structures of {structure.name} in doc._.latent under the name {pipe.name!r} "
         "(spacy_latent.annotations.write).",
         LatentWarning,
         stacklevel=3,
@@ -120,8 +120,8 @@ def begin_supervised_update(
     losses[name] += sum(one.weight * one.mean for one in made)
     if any(one.left_out for one in made):
         warnings.warn(
-            f"{name}: some gold structures are none of {structure!r} and do not count. Look "
-            "what this set leaves out: for trees, arcs that cross, their direction, their length.",
+            f"{name}: some gold structures are none of {structure!r} and do not count. Look at "
+            "what this set leaves out: for trees, arcs that cross, or their direction or length.",
             LatentWarning,
             stacklevel=4,
         )
