@@ -64,10 +64,8 @@ def about_other_tokens(
 ) -> Iterable[Diagnostic]:
     """Yield a diagnostic about heads that are lost, since texts are divided into other tokens."""
     from spacy_latent.models.gold_trees import counterparts
-    from spacy_latent.pipeline.latent_parser import LatentParser
 
-    names = [name for name, pipe in nlp.pipeline if isinstance(pipe, LatentParser)]
-    learning = [name for name in names if name not in frozen]
+    learning = [name for name, pipe in nlp.pipeline if name not in frozen and _learns_heads(pipe)]
     if not learning:
         return
     given = kept = 0
@@ -86,6 +84,16 @@ def about_other_tokens(
             "and its tokenizer to those of the treebank. If that divides tokens into words, "
             "convert it with --merge-subtokens.",
         )
+
+
+def _learns_heads(pipe: object) -> bool:
+    from spacy_latent.models.latent_tok2vec import latent_layer
+    from spacy_latent.pipeline.latent_encoder import LatentEncoder
+    from spacy_latent.pipeline.latent_parser import LatentParser
+
+    if isinstance(pipe, LatentEncoder) and pipe.cfg["supervision"]:
+        return latent_layer(pipe.model).structure.kind == "heads"
+    return isinstance(pipe, LatentParser)
 
 
 # Categories that a message names.

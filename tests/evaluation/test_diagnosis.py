@@ -34,6 +34,15 @@ from tests.pipeline.small_pipelines import (
     stock,
 )
 
+# A parser that reads no heads.
+BINARY = {
+    "tok2vec": TOK2VEC,
+    "structure": {"@misc": "spacy-latent.ShiftReduce.v1"},
+    "scorer": {"@misc": "spacy-latent.StackScorer.v1", "hidden_width": 16},
+    "estimator": {"@misc": "spacy-latent.BestStraightThrough.v1"},
+    "composer": {"@misc": "spacy-latent.BinaryTreeLstm.v1"},
+}
+
 
 def codes(nlp: Language) -> set[str]:
     return {finding.code for finding in find_traps(nlp) if finding.level != "note"}
@@ -242,18 +251,30 @@ def test_categories_with_one_value_in_all_texts(name, cats, expected) -> None:
     assert {code for code in found if code.startswith("category")} == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "config", "learns"),
+    [
+        ("latent_parser", {}, True),
+        ("latent_encoder", {"supervision": 1.0}, True),
+        ("latent_encoder", {}, False),
+        ("latent_encoder", {"supervision": 1.0, "model": BINARY}, False),
+    ],
+)
 @pytest.mark.parametrize("text", ["He left early", "Heleftearly"])
-def test_heads_that_are_lost_by_the_tokenizer(text: str) -> None:
+@pytest.mark.filterwarnings("ignore:.*no gold structure")
+def test_heads_that_are_lost_by_the_tokenizer(
+    text: str, name: str, config: dict[str, Any], learns: bool
+) -> None:
     nlp = spacy.blank("xx")
-    nlp.add_pipe("latent_parser")
+    nlp.add_pipe(name, config=config)
     spaces = [" " in text] * 2 + [False]
     words, heads, deps = ["He", "left", "early"], [1, 1, 1], ["nsubj", "ROOT", "advmod"]
     reference = Doc(nlp.vocab, words, spaces=spaces, heads=heads, deps=deps)
     sample = [Example(nlp.make_doc(text), reference)]
     nlp.initialize(lambda: sample)
-    expected = " " not in text
+    expected = " " not in text and learns
     assert ("other-tokens" in {one.code for one in find_traps(nlp, sample)}) == expected
-    nlp.config["training"]["frozen_components"] = ["latent_parser"]
+    nlp.config["training"]["frozen_components"] = [name]
     assert "other-tokens" not in {one.code for one in find_traps(nlp, sample)}
 
 
