@@ -121,7 +121,7 @@ def begin_supervised_update(
     if any(one.left_out for one in made):
         warnings.warn(
             f"{name}: some gold structures are none of {structure!r} and do not count. Look at "
-            "what this set leaves out: for trees, arcs that cross, or their direction or length.",
+            "what this set leaves out: for trees, arcs that cross, or arcs by direction or length.",
             LatentWarning,
             stacklevel=4,
         )
