@@ -283,8 +283,8 @@ def annotate_shard(
     except OSError as error:
         made.unlink(missing_ok=True)
         raise LatentError(
-            f"{target} could not be written from {source.path}: {error.strerror or error}. Make "
-            "room or give permission, and start again; files that are whole are kept."
+            f"{target} could not be made from {source.path}: {error.strerror or error}. Make room "
+            "or give permission, and start again; files that are whole are kept."
         ) from error
     except BaseException:
         made.unlink(missing_ok=True)

@@ -106,14 +106,13 @@ def assess(
                 part.others.alike = len(alike) == len(structured)
             figures.components[layer_name] = part
             found[layer_name] = verdicts(part)
-    classifier = first_classifier(nlp)
-    return Assessment(
-        figures,
-        found,
-        run.examples,
-        run.uncertainties,
-        run.text_scores(),
-        run.heads,
-        labels_of_others(nlp, classifier) if classifier else frozenset(),
-        bool(classifier and cfg_of(nlp.get_pipe(classifier)).get("score_range")),
-    )
+    read = run.examples, run.uncertainties, run.text_scores(), run.heads
+    return Assessment(figures, found, *read, *_of_first_classifier(nlp))
+
+
+def _of_first_classifier(nlp: Language) -> tuple[frozenset[str], bool]:
+    """Return categories that others predict, and whether the first classifier predicts numbers."""
+    name = first_classifier(nlp)
+    if name is None:
+        return frozenset(), False
+    return labels_of_others(nlp, name), bool(cfg_of(nlp.get_pipe(name)).get("score_range"))

@@ -425,9 +425,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         examples = [example for example in examples if len(example.predicted)]
         layer = latent_layer(self.model)
         estimator = layer.present_estimator
-        judged: Any = slice(None)
-        if made.evidence is None and estimator.leaves_out_unlabelled:
-            judged = _indices([self._tells(example) for example in examples])
+        judged = self._judged(examples, made)
         if filled == [] or judged == []:
             return 0.0, tuple(map(torch.zeros_like, parts))
         targets, told = self._targets(examples)
@@ -443,18 +441,14 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             weights, log_probs = own[1:3]
             features = made.features[filled]
             if made.evidence is None:
-                objective = estimator.objective(
-                    each[:, judged],
-                    weights[:, judged],
-                    log_probs[:, judged],
-                    features[judged],
-                    *(part[:, judged] for part in extras),
-                )
+                compared = weights[:, judged], log_probs[:, judged], features[judged]
+                extras = [part[:, judged] for part in extras]
+                objective = estimator.objective(each[:, judged], *compared, *extras)
             else:
-                others = (weights, log_probs, features, *extras)
                 exact = evidence_bound.is_exact(layer.present_structure, estimator)
                 terms = evidence_bound.BoundTerms(*own[4:])
                 share, kl_weight = self._evidence_weights(examples)
+                others = (weights, log_probs, features, *extras)
                 objective = evidence_bound.objective(
                     estimator, each, terms, exact, share, kl_weight, *others
                 )
@@ -477,6 +471,15 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             given[1][[self._has_other_label(one) for one in examples]] = 0.0
         told: Any = self.model.ops.asarray(given[1])
         return targets, told
+
+    def _judged(self, examples: list[Example], made: Any) -> Any:
+        """Return the indices of the texts of which the estimator gets the losses."""
+        from spacy_latent.models.latent_text_classifier import latent_layer
+
+        estimator = latent_layer(self.model).present_estimator
+        if made.evidence is not None or not estimator.leaves_out_unlabelled:
+            return slice(None)
+        return _indices([self._tells(example) for example in examples])
 
     def _tells(self, example: Example) -> bool:
         """Return whether the loss of a text depends on its prediction."""
