@@ -38,8 +38,8 @@ class DrawnCell:
     set_apart: bool = False
     shared: bool = False
 
-    # The legend reads this attribute of every part that is drawn.
-    label = ""
+    # The legend reads these attributes of every part that is drawn.
+    label = name = ""
 
     @property
     def faint(self) -> bool:

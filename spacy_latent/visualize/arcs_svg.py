@@ -25,6 +25,7 @@ class DrawnArc:
         faint: Draw the arc dashed.
         shared: Draw the arc thin and grey and without its label, because a drawing next to it has
             the same arc.
+        name: The label without the probability.
     """
 
     head: int | None
@@ -34,6 +35,7 @@ class DrawnArc:
     set_apart: bool = False
     faint: bool = False
     shared: bool = False
+    name: str = ""
 
 
 def draw_arc(

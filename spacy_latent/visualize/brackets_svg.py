@@ -34,7 +34,7 @@ class DrawnBracket:
 
     Attributes:
         category: Number of the colour.
-        faint, set_apart, shared: See :class:`spacy_latent.visualize.arcs_svg.DrawnArc`.
+        faint, set_apart, shared, name: See :class:`spacy_latent.visualize.arcs_svg.DrawnArc`.
     """
 
     start: int
@@ -45,6 +45,7 @@ class DrawnBracket:
     faint: bool = False
     set_apart: bool = False
     shared: bool = False
+    name: str = ""
 
 
 def draw_brackets(
@@ -134,7 +135,7 @@ def _bracket(
     path = f"M{number(left)},{number(y - rise)}V{number(y)}H{number(right)}V{number(y - rise)}"
     line = options.line(bracket, path, options.arrow_stroke)
     if bracket.category is not None and not bracket.shared:
-        color = options.colors.get(bracket.label) or category_color(bracket.category)
+        color = options.colors.get(bracket.name) or category_color(bracket.category)
         line.update({"class": None, "stroke": color, "fill": tinted(color, 0.25)})
     seen = opacity(bracket.probability, bracket.set_apart, bracket.shared)
     group = {"class": "sl-bracket", "opacity": seen}

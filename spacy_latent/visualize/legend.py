@@ -56,6 +56,10 @@ class Part(Protocol):
         """Text at the part, such as its probability; "" for none."""
 
     @property
+    def name(self) -> str:
+        """The text without the probability."""
+
+    @property
     def probability(self) -> float:
         """Probability, by which lines are wider and stronger; 1 if it is unknown."""
 
@@ -82,7 +86,7 @@ def signs_of(name: str, parts: Iterable[Part], below: Iterable[Part] = ()) -> fr
     above, gold = list(parts), list(below)
     found = {
         name: bool(above),
-        "number": any(part.label for part in above if not part.shared),
+        "number": any(part.label != part.name for part in above if not part.shared),
         "faint": any(part.faint for part in above),
         "shared": any(part.shared for part in above),
         "differs": not gold and any(part.set_apart for part in above),

@@ -55,7 +55,7 @@ def _tree(view: StructureView) -> Drawn:
             apart, shared = _compared((h, m), first)
             apart |= bool(gold) and (head, m - 1) not in in_gold
             label = f"{name} {view.label(p)}".strip()
-            arcs.append(DrawnArc(head, m - 1, p, label, apart, not chosen, shared))
+            arcs.append(DrawnArc(head, m - 1, p, label, apart, not chosen, shared, name))
         here = {(None if h == 0 else h - 1, m - 1) for (h, m), _ in view.structure(alternative)}
         below = [
             DrawnArc(arc.head, arc.modifier, 1.0, arc.label, (arc.head, arc.modifier) not in here)
@@ -94,8 +94,9 @@ def _brackets(view: StructureView) -> Drawn:
         for (first, last, *label), p, chosen in view.parts(alternative, most):
             how = (not chosen, *_compared((first, last, *label), before))
             if label:
-                name = f"{view.tag_name(label[0])} {view.label(p)}".strip()
-                brackets.append(DrawnBracket(first, last, p, name, label[0], *how))
+                name = view.tag_name(label[0])
+                shown = f"{name} {view.label(p)}".strip()
+                brackets.append(DrawnBracket(first, last, p, shown, label[0], *how, name))
             elif last > first:
                 # Trees have a span over every word, and its bracket would carry no information.
                 brackets.append(DrawnBracket(first, last + 1, p, view.label(p), None, *how))

@@ -6,6 +6,7 @@ import re
 from xml.etree import ElementTree
 
 from spacy_latent.visualize import render
+from spacy_latent.visualize.legend import legend
 from tests.visualize.structures import annotated
 from tests.visualize.test_tree_svg import SVG, word_places
 
@@ -57,6 +58,23 @@ def test_segments_have_labels_and_a_color_for_each():
     assert found["a (0)"]["color"] == found["d (0)"]["color"] != found["b c (1)"]["color"]
     found = brackets(render(doc, jupyter=False, options={"colors": {"1": "#123456"}}))
     assert found["b c (1)"]["color"] == "#123456"
+
+
+def test_a_given_color_is_used_beside_probabilities():
+    parts = {(0, 2, 0): 0.9, (2, 4, 1): 0.8}
+    doc = annotated("segments", list(parts), parts, WORDS, labels=("NP", "VP"))
+    found = brackets(render(doc, jupyter=False, options={"colors": {"VP": "#123456"}}))
+    assert found["c d (VP 0.80)"]["color"] == "#123456" != found["a b (NP 0.90)"]["color"]
+
+
+def test_the_legend_explains_probabilities_only_where_there_are_some():
+    best, explained = [[0, 2, 0], [2, 4, 1]], legend({"number"})
+    meaning = re.findall(r"</span>(.*?)</li>", explained)[0]
+    parts = {tuple(part): 0.9 for part in best}
+    for known, shown in ((parts, True), (parts, False), (None, False)):
+        doc = annotated("segments", best, known, WORDS, labels=("NP", "VP"))
+        page = render(doc, page=True, jupyter=False, options={"probabilities": shown})
+        assert (meaning in page) == bool(known and shown)
 
 
 def test_deep_trees_of_spans_stay_low():
