@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from spacy_latent.errors import number_of
 from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.legend import signs_of
-from spacy_latent.visualize.markup import element, listed, number, of_words, shortened, text
+from spacy_latent.visualize.markup import (
+    element,
+    listed,
+    number,
+    of_words,
+    shortened,
+    text,
+    word_text,
+)
 from spacy_latent.visualize.palette import opacity
 from spacy_latent.visualize.picture import Picture
 from spacy_latent.visualize.text_size import widest
@@ -99,9 +107,7 @@ def draw_alignment(
                 "y": y(i, words) + WORD / 3,
                 "data-word": f"{text_name}{i}" if options.marked else None,
             }
-            content.append(
-                element("text", {**options.word(anchor), **where}, text(shortened(word)))
-            )
+            content.append(element("text", {**options.word(anchor), **where}, word_text(word)))
     return Picture(
         "".join(content),
         title,

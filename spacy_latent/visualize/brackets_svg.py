@@ -13,7 +13,15 @@ from spacy_latent.visualize.arcs_svg import CLEAR
 from spacy_latent.visualize.curves_svg import draw_curves, said_of_curves
 from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.legend import signs_of
-from spacy_latent.visualize.markup import element, listed, number, of_words, shortened, text
+from spacy_latent.visualize.markup import (
+    element,
+    listed,
+    number,
+    of_words,
+    shortened,
+    text,
+    word_text,
+)
 from spacy_latent.visualize.nesting import levels
 from spacy_latent.visualize.palette import category_color, opacity, tinted
 from spacy_latent.visualize.picture import Picture, folded, in_one_row, row_ends
@@ -75,7 +83,7 @@ def draw_brackets(
         attributes = {**options.word(), "class": TOKEN, "x": center, "y": 12 + WORD}
         if options.marked:
             attributes["data-word"] = i
-        content.append(element("text", attributes, text(shortened(word))))
+        content.append(element("text", attributes, word_text(word)))
     for bracket, level in zip(brackets, depth):
         left, right = edges[bracket.start] + 4, edges[bracket.end] - 4
         if options.rtl:

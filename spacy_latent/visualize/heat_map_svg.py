@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from spacy_latent.visualize.alignment_svg import DrawnCell, description, said
 from spacy_latent.visualize.drawing_options import DrawingOptions
-from spacy_latent.visualize.markup import element, shortened, text
+from spacy_latent.visualize.markup import element, shortened, text, word_text
 from spacy_latent.visualize.palette import light, shade
 from spacy_latent.visualize.picture import Picture
 from spacy_latent.visualize.text_size import widest
@@ -51,12 +51,12 @@ def draw_heat_map(
     for i, word in enumerate(rows):
         start = {"x": options.x(left - 8, across), "y": top + (i + 0.5) * side + WORD / 3}
         attributes = {**options.word("end"), **start, "font-size": WORD}
-        content.append(element("text", attributes, text(shortened(word))))
+        content.append(element("text", attributes, word_text(word)))
     for j, word in enumerate(columns):
         middle = options.x(left + (j + 0.5) * side, across) + WORD / 3
         turned = f"translate({middle:.1f},{top - 8:.1f}) rotate(-90)"
         attributes = {**options.word("end" if options.rtl else "start"), "font-size": WORD}
-        content.append(element("text", {**attributes, "transform": turned}, text(shortened(word))))
+        content.append(element("text", {**attributes, "transform": turned}, word_text(word)))
     for cell in cells:
         corner = options.x(left + cell.target * side + (side if options.rtl else 0), across)
         place = corner, top + cell.source * side

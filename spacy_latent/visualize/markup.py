@@ -9,6 +9,7 @@ from typing import TypeVar
 from spacy_latent.characters import visible
 
 LONGEST_WORD = 40
+LONGEST_TOOLTIP = 1000
 # Number of parts that descriptions for screen readers name.
 LISTED = 40
 
@@ -19,6 +20,17 @@ def shortened(text: str) -> str:
     """Return the visible text, shortened with an ellipsis to :data:`LONGEST_WORD` characters."""
     shown = visible(text)
     return shown if len(shown) <= LONGEST_WORD else shown[: LONGEST_WORD - 1] + "…"
+
+
+def word_text(word: str) -> str:
+    """Return the content of an SVG text: a word, and a tooltip with all of a shortened one."""
+    whole = tooltip(word)
+    return (element("title", {}, escape(whole)) if whole else "") + text(shortened(word))
+
+
+def tooltip(word: str) -> str | None:
+    """Return all of a word that :func:`shortened` shortens, or None."""
+    return None if shortened(word) == visible(word) else visible(word[:LONGEST_TOOLTIP])
 
 
 def element(name: str, attributes: Mapping[str, object] | None = None, *content: str) -> str:

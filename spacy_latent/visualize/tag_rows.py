@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spacy_latent.errors import number_of
 from spacy_latent.visualize.drawing_options import DrawingOptions
-from spacy_latent.visualize.markup import element, shortened, text
+from spacy_latent.visualize.markup import element, shortened, text, tooltip, word_text
 from spacy_latent.visualize.palette import category_color, light, opacity, tinted
 from spacy_latent.visualize.picture import Picture
 from spacy_latent.visualize.text_size import text_width
@@ -121,7 +121,9 @@ def _table(
     words: Sequence[str], rows: Sequence[TagRow], start: int, end: int, options: DrawingOptions
 ) -> str:
     header = "".join(
-        element("th", {"scope": "col"}, element("bdi", {}, text(shortened(word))))
+        element(
+            "th", {"scope": "col"}, element("bdi", {"title": tooltip(word)}, text(shortened(word)))
+        )
         for word in words[start:end]
     )
     lines = [element("tr", {}, "<td></td>", header)]
@@ -136,7 +138,7 @@ def _table(
 
 
 def _chip(tag: DrawnTag, options: DrawingOptions) -> str:
-    name = element("bdi", {}, text(shortened(tag.name)))
+    name = element("bdi", {"title": tooltip(tag.name)}, text(shortened(tag.name)))
     if tag.shown:
         name += element("small", {}, f"{tag.probability:.2f}")
     color = _color(tag, options)
@@ -161,7 +163,7 @@ def _svg(
         if options.rtl:
             centers = [across - center for center in centers]
         for word, x in zip(words[start:end], centers):
-            content.append(_text(shortened(word), x, y + WORD, WORD, options, "displacy-word"))
+            content.append(_text(word, x, y + WORD, WORD, options, "displacy-word"))
         y += WORD + 10
         for row in rows:
             if row.label:
@@ -194,7 +196,7 @@ def _drawn_chip(tag: DrawnTag, x: float, y: float, options: DrawingOptions) -> s
         "stroke-dasharray": "4 2" if tag.other else None,
     }
     number = NUMBER * 2.6 if tag.shown else 0
-    name = _text(shortened(tag.name), x - number / 2, y + 15, TAG, options, "displacy-tag")
+    name = _text(tag.name, x - number / 2, y + 15, TAG, options, "displacy-tag")
     if tag.shown:
         shown = f"{tag.probability:.2f}"
         end = x + wide / 2 - NUMBER * 1.4
@@ -202,7 +204,7 @@ def _drawn_chip(tag: DrawnTag, x: float, y: float, options: DrawingOptions) -> s
     return element("g", {"class": "sl-chip"}, element("rect", box), name)
 
 
-def _text(shown: str, x: float, y: float, size: float, options: DrawingOptions, name: str) -> str:
+def _text(word: str, x: float, y: float, size: float, options: DrawingOptions, name: str) -> str:
     attributes = {
         "class": f"{name} sl-ink",
         "fill": options.color or light("ink"),
@@ -212,4 +214,4 @@ def _text(shown: str, x: float, y: float, size: float, options: DrawingOptions, 
         "text-anchor": "middle",
         "direction": options.direction if name == "displacy-word" else "ltr",
     }
-    return element("text", attributes, text(shown))
+    return element("text", attributes, word_text(word))

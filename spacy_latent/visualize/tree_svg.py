@@ -33,8 +33,7 @@ from spacy_latent.visualize.markup import (
     number,
     of_words,
     shortened,
-    text,
-    visible,
+    word_text,
 )
 from spacy_latent.visualize.nesting import crossing, levels
 from spacy_latent.visualize.picture import Picture, folded, in_one_row, row_ends
@@ -91,9 +90,7 @@ def draw_tree(
         attributes = {**options.word(), "class": TOKEN, "x": columns.centers[i], "y": top + WORD}
         if options.marked:
             attributes["data-word"] = i
-        shown = shortened(word)
-        tooltip = "" if shown == visible(word) else element("title", {}, text(word[:1000]))
-        content.append(element("text", attributes, tooltip, text(shown)))
+        content.append(element("text", attributes, word_text(word)))
     curves, further = draw_curves(counters, columns.ends, columns.across, foot, options)
     content.append(curves)
     foot += further

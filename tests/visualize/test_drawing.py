@@ -336,3 +336,19 @@ def test_small_weights_are_not_told_as_nothing():
     html = render(doc, page=True, jupyter=False, options={"alternatives": 2})
     for drawn in (shown, html, render_svg(doc, options={"alternatives": 2})):
         assert "structure 0.004" in drawn and "structure 0.0003" in drawn
+
+
+LONG_WORD = "Donaudampfschifffahrtsgesellschaftskapitän" * 2
+
+
+@pytest.mark.parametrize("svg", [False, True])
+@pytest.mark.parametrize("style", [None, "heatmap"])
+def test_a_shortened_word_is_whole_in_its_tooltip(style, svg):
+    texts = ["one", "two", LONG_WORD, LONG_WORD]
+    for kind, doc in structures.every_kind(texts).items():
+        # Running text has all of each word.
+        if kind == "items" or (style and kind in ("spans", "segments", "phrases")):
+            continue
+        drawn = render_svg(doc, style=style) if svg else render(doc, style=style, jupyter=False)
+        tooltips = re.findall(r'(?:<title>|title=")([^<"]*)', drawn)
+        assert LONG_WORD in tooltips
