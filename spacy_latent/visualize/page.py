@@ -29,6 +29,9 @@ RULES = """
 .spacy-latent{background:var(--sl-ground);color:var(--sl-ink);padding:.5rem 1rem}
 .spacy-latent h1,.sl-seen,.sl-figure>figcaption{overflow-wrap:anywhere}
 .sl-seen{max-width:60rem;line-height:1.5}
+/* English sentences keep their order on a page that is written from right to left. */
+[dir=rtl]>h1,[dir=rtl]>.sl-seen,[dir=rtl]>figcaption,
+[dir=rtl] .sl-panel>header>span{unicode-bidi:plaintext;text-align:right}
 .sl-figure{margin:0 0 1.5rem}
 .sl-figure>figcaption{color:var(--sl-muted);font-size:.85rem;margin-bottom:.3rem}
 .sl-panels{display:flex;flex-wrap:wrap;gap:1rem 1.5rem;align-items:flex-start}

@@ -280,10 +280,12 @@ def beside(figures: Sequence[Figure]) -> Picture:
 def _caption(
     caption: str, across: float, y: float, attributes: dict[str, str], options: DrawingOptions
 ) -> str:
+    # Captions begin with English words or with a name, in texts from right to left, too.
     place = {
         "x": across - MARGIN if options.rtl else MARGIN,
         "y": y,
-        "direction": options.direction,
+        "text-anchor": "end" if options.rtl else None,
+        "direction": "ltr",
     }
     return element("text", {**attributes, **place}, text(caption))
 

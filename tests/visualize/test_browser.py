@@ -164,3 +164,38 @@ def test_a_long_word_does_not_make_a_page_wider_than_the_screen(tmp_path):
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         driver.get(path.as_uri())
         assert driver.execute_script("return document.documentElement.scrollWidth") == 400
+
+
+# The places of the first character of each sentence and of its last two.
+ORDER = """
+const place = (node, i) => {
+  const range = document.createRange();
+  range.setStart(node, i);
+  range.setEnd(node, i + 1);
+  return range.getBoundingClientRect().x;
+};
+const read = '.sl-seen, figcaption, .sl-panel > header > span:last-child, ' +
+  'svg > g > .sl-muted, svg > g > .sl-ink';
+return [...document.querySelectorAll(read)].map(node => node.firstChild)
+  .filter(node => node && node.length > 1)
+  .map(node => [node.data, ...[0, node.length - 2, node.length - 1].map(i => place(node, i))]);
+"""
+
+
+def test_english_sentences_keep_their_order_on_a_page_from_right_to_left(tmp_path):
+    words = SENTENCES["ar"]
+    best, other = [0, *[1] * (len(words) - 1)], [2, 0, *[1] * (len(words) - 2)]
+    weighted = [(best, 0.75), (other, 0.25)]
+    doc = annotated("heads", best, {(0, 1): 0.5}, words, "ar", alternatives=weighted)
+    doc.cats = {"good": 0.9}
+    look = {"alternatives": 2}
+    page = tmp_path / "page.html"
+    whole = render(doc, page=True, jupyter=False, options=look)
+    page.write_text(whole.replace("</body>", f"{render_svg(doc, options=look)}</body>"), "utf8")
+    with chromium(tmp_path / "profile") as driver:
+        driver.get(page.as_uri())
+        found = [row for row in driver.execute_script(ORDER) if " " in row[0]]
+    assert len(found) >= 5
+    assert [text for text, _, before, last in found if last <= before] == []
+    # A paragraph has several lines.
+    assert [text for text, first, _, last in found if last <= first and len(text) < 90] == []
