@@ -36,6 +36,7 @@ class Assessment:
             None.
         further_categories: categories that only classifiers after the first one predict.
         are_numbers: whether the first classifier predicts numbers, in a ``score_range``.
+        ignore: texts of tokens that do not count for the agreement with reference heads.
     """
 
     figures: Figures
@@ -46,6 +47,7 @@ class Assessment:
     heads: list[np.ndarray | None]
     further_categories: frozenset[str] = frozenset()
     are_numbers: bool = False
+    ignore: tuple[str, ...] = ()
 
 
 def assess(
@@ -107,7 +109,7 @@ def assess(
             figures.components[layer_name] = part
             found[layer_name] = verdicts(part)
     read = run.examples, run.uncertainties, run.text_scores(), run.heads
-    return Assessment(figures, found, *read, *_of_first_classifier(nlp))
+    return Assessment(figures, found, *read, *_of_first_classifier(nlp), tuple(ignore))
 
 
 def _of_first_classifier(nlp: Language) -> tuple[frozenset[str], bool]:

@@ -180,7 +180,7 @@ def _entry_of_layer(assessment: Assessment, d: int, doc: Doc, name: str) -> list
     depth = max((row["depth"] for row in rows if "depth" in row), default=None)
     gold, agreement = assessment.heads[d], None
     if gold is not None and annotation.spans and _has_heads(annotation.spans[0].kind):
-        known = gold >= 0
+        known = (gold >= 0) & [token.text not in assessment.ignore for token in doc]
         if known.any():
             agreement = _whole_percent(float((annotation.heads == gold)[known].mean()))
     return [

@@ -169,6 +169,21 @@ def test_the_gallery_holds_the_structures(nlp: Language, page: str) -> None:
     assert agreement == round(100 * right / len(doc))
 
 
+def test_the_agreement_of_a_text_leaves_out_ignored_tokens(nlp: Language) -> None:
+    examples = keyword_examples(nlp, 1)
+    words = [token.text for token in examples[0].reference]
+    found = assess(nlp, examples, ignore=words[1:], random=False)
+    ((_, _, _, agreement),) = gallery(render_report(found, model="m", corpus="c"))["docs"][0][6]
+    doc, reference = found.examples[0].predicted, found.examples[0].reference
+    counted = [token.i for token in doc if token.text not in words[1:]]
+    heads = doc._.latent["latent_encoder"].heads
+    right = [heads[i] == reference[i].head.i for i in counted]
+    assert counted and agreement == round(100 * sum(right) / len(right))
+    found = assess(nlp, keyword_examples(nlp, 1), ignore=words, random=False)
+    data = gallery(render_report(found, model="m", corpus="c"))
+    assert data["docs"][0][6][0][3] is None
+
+
 def test_the_number_of_a_regression_is_no_percentage(nlp: Language) -> None:
     found = assess(nlp, keyword_examples(nlp, 2), random=False)
     for example in found.examples:
