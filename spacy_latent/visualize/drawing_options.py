@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from numbers import Integral, Real
 from typing import Any
 from unicodedata import bidirectional
 
@@ -50,6 +52,14 @@ def settings_of(doc: Doc) -> dict[str, str]:
         right_to_left = letters["R"] + letters["AL"] > letters["L"]
         settings["direction"] = "rtl" if right_to_left else "ltr"
     return settings
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, Real) and math.isfinite(value))
+
+
+def _matches(pattern: re.Pattern[str], value: object) -> bool:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None
 
 
 @dataclass(frozen=True)
@@ -161,20 +171,28 @@ class DrawingOptions:
         }
 
     def _check(self) -> None:
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if entry.type == "bool" and value not in (True, False):
+                raise LatentError(f"{entry.name} is {value!r}; expected True or False.")
+            if entry.type in ("float", "float | None", "int") and not _is_number(value):
+                raise LatentError(f"{entry.name} is {value!r}; expected a number.")
+        if not isinstance(self.colors, Mapping):
+            raise LatentError(f"colors is {self.colors!r}; expected a dict of colours by name.")
         colors = {"color": self.color, "bg": self.bg, **self.colors}
         for name, color in colors.items():
-            if color is not None and not COLOR_PATTERN.fullmatch(color):
+            if color is not None and not _matches(COLOR_PATTERN, color):
                 raise LatentError(
                     f"The colour of {name!r} is {color!r}; expected a name, #RRGGBB, rgb(...) or "
                     "hsl(...)."
                 )
-        if not FONT_PATTERN.fullmatch(self.font):
+        if not _matches(FONT_PATTERN, self.font):
             raise LatentError(f"font is {self.font!r}; expected names of fonts with commas.")
         if self.threshold is not None and not 0 <= self.threshold <= 1:
             raise LatentError(f"threshold is {self.threshold}; expected a number in [0, 1].")
         if not isinstance(self.ignore, (list, tuple)):
             raise LatentError(f"ignore is {self.ignore!r}; expected a list, as [{self.ignore!r}].")
-        if self.alternatives < 0:
+        if not isinstance(self.alternatives, Integral) or self.alternatives < 0:
             raise LatentError(f"alternatives is {self.alternatives}; expected a number >= 0.")
-        if not isinstance(self.fold, (int, float)) or not self.fold > 0:
+        if not self.fold > 0:
             raise LatentError(f"fold is {self.fold!r}; expected a width in pixels above 0.")

@@ -178,6 +178,17 @@ def test_the_caption_of_a_regression_is_no_probability():
         ({"bg": "url(x)"}, "'bg'"),
         ({"colors": {"1": "expression(1)"}}, "'1'"),
         ({"font": 'x";'}, "font"),
+        ({"font": 3}, "font"),
+        ({"color": 3}, "'color'"),
+        ({"colors": ["red"]}, "colors"),
+        ({"threshold": "0.5"}, "threshold"),
+        ({"threshold": float("nan")}, "threshold"),
+        ({"alternatives": "2"}, "alternatives"),
+        ({"alternatives": 1.5}, "alternatives"),
+        ({"distance": "wide"}, "distance"),
+        ({"arrow_stroke": "thick"}, "arrow_stroke"),
+        ({"compact": "no"}, "compact"),
+        ({"probabilities": "no"}, "probabilities"),
     ],
 )
 def test_bad_options_are_said(options, said):
