@@ -351,7 +351,7 @@ def _foot(kinds: set[str]) -> Markup:
         "section",
         tag("h2", "About"),
         [tag("p", text) for text in paragraphs],
-        tag("p", "Docs are sorted and drawn in this page; nothing leaves it."),
+        tag("p", "Docs are sorted and drawn in this page; nothing leaves it.") if kinds else None,
         tag("p", f"spacy-latent {__version__}", class_="soft"),
         id="about",
     )

@@ -292,6 +292,8 @@ def test_a_report_on_confidences_names_what_it_is_about(
     figures.entities = {noun: entity_figures(found) for noun, found in judged.items()}
     page = render_report(Assessment(figures, {}, [], [], [], []), model="a", corpus="b")
     assert f"<h1>{title} " in page and told in page
+    # No doc is drawn in such a page.
+    assert "drawn" not in page
 
 
 def test_markup_escapes_what_is_not_markup() -> None:
