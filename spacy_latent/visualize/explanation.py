@@ -100,4 +100,5 @@ def _picture(
     words = [(token.text, token.whitespace_) for token in found.doc]
     title = f"{caption} of {found.component}: {found.what}"
     drawn = draw_highlights(words, marks, options, title)
-    return replace(drawn, title=title, caption=caption)
+    signs = frozenset("kept mark" if mark.faint else "explaining mark" for mark in marks)
+    return replace(drawn, title=title, caption=caption, signs=signs)

@@ -35,6 +35,8 @@ SIGNS: Mapping[str, tuple[str, str]] = {
     "cell": ("cell", "the stronger the colour, the more probable; framed: in the best structure"),
     "mark": ("mark", "chosen words; the stronger the colour, the more probable"),
     "other mark": ("line dashed", "words that were not chosen, but are probable"),
+    "explaining mark": ("mark", "marked words; the stronger the colour, the greater the number"),
+    "kept mark": ("line dashed", "words that some draws keep, and that are not needed"),
     "shared mark": ("line dashed", "words that the first drawing has, too"),
     "other tag": ("tag", "a tag other than that of the best sequence"),
     "number": ("'0.62'", "probability; lines of more probable parts are wider and stronger"),

@@ -121,6 +121,14 @@ def test_words_that_the_mask_keeps_none_of_are_shown_with_what_the_probability_f
     assert "draws" in legend([closed, kept]) and "falls by without" in legend([closed, kept])
 
 
+def test_the_legend_of_a_page_calls_no_share_or_fall_a_probability() -> None:
+    page = render_explanations([explanation(["so", "bad", "it"], [0.3, 0.9, 0.0], [1])])
+    signs = page[page.index('<ul class="sl-legend"') : page.index("</ul>")]
+    assert signs.count("<li>") == 2 and "probable" not in signs
+    page = render_explanations([explanation(["so", "bad", "it"], [0.0, 0.9, 0.0], [1])])
+    assert page[page.index('<ul class="sl-legend"') : page.index("</ul>")].count("<li>") == 1
+
+
 def test_what_a_mask_has_not_settled_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     print_explanation(explanation(["so", "bad", "it"], [0.0, 0.2, 0.1], [1, 2]))
     shown = " ".join(capsys.readouterr().out.split())
