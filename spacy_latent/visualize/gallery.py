@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from spacy.tokens import Doc
+from spacy.training import Example
 
 from spacy_latent.analysis import structures
 from spacy_latent.analysis.task import best_category, gold_label
@@ -15,6 +16,7 @@ from spacy_latent.annotations import SpanStructure, probability_of_parts
 from spacy_latent.errors import number_of
 from spacy_latent.evaluation.assessment import Assessment
 from spacy_latent.kinds import find_kind
+from spacy_latent.visualize.drawing_options import settings_of
 from spacy_latent.visualize.elements import Markup, data_block, inert_json, tag
 
 # Greatest size of the gallery in bytes, so that the page stays below 5 MB.
@@ -44,7 +46,12 @@ def render_gallery(assessment: Assessment, max_bytes: int = GALLERY_BYTES) -> Ma
             "distances in the corpus, to keep the page small. All figures above are of all docs.",
             class_="soft",
         )
-    data = {"layers": layers, "numbers": [d + 1 for d in kept], "docs": [entries[d] for d in kept]}
+    data = {
+        "layers": layers,
+        "numbers": [d + 1 for d in kept],
+        "docs": [entries[d] for d in kept],
+        "rtl": [place for place, d in enumerate(kept) if _from_right(assessment.examples[d])],
+    }
     has_gold = any(heads is not None for heads in assessment.heads)
     has_score = any(math.isfinite(score) for score in assessment.scores)
     return tag(
@@ -59,6 +66,11 @@ def render_gallery(assessment: Assessment, max_bytes: int = GALLERY_BYTES) -> Ma
         data_block("gallery-data", data),
         id="gallery",
     )
+
+
+def _from_right(example: Example) -> bool:
+    """Return whether a doc is written from right to left."""
+    return settings_of(example.predicted)["direction"] == "rtl"
 
 
 def _orders(

@@ -27,7 +27,8 @@
 
   // A doc: [words, gold label, predicted label, its probability, score, reference heads, layers].
   // A layer of a doc: [spans, entropy, depth, agreement]. A span: [start, end, decoded, percents],
-  // and of an alignment the start and the end of the other text.
+  // and of an alignment the start and the end of the other text. data.rtl: docs from right to left.
+  const fromRight = new Set(data.rtl);
   const words = (doc) => (typeof doc[0] === "string" ? (doc[0] ? doc[0].split(" ") : []) : doc[0]);
   const texts = new Map();
   function text(i) {
@@ -92,7 +93,8 @@
     const wider = drawing.scrollWidth > drawing.clientWidth + 1;
     if (note && !wider) note.remove();
     if (wider && !note) {
-      made.append(html("p", { class: "goes-on wider" }, "The drawing goes on to the right: scroll it, or lower the size."));
+      const side = drawing.dir === "rtl" ? "left" : "right";
+      made.append(html("p", { class: "goes-on wider" }, `The drawing goes on to the ${side}: scroll it, or lower the size.`));
     }
   }
   addEventListener("resize", () => { list.querySelectorAll(".card").forEach(hint); });
@@ -115,10 +117,11 @@
     if (entropy !== null) fact("entropy " + entropy + " nats/token");
     if (depth !== null) fact("depth " + depth);
     if (agreement !== null) fact("agreement with reference " + agreement + " %");
-    const drawing = html("div", { class: "drawing", tabindex: "0" });
+    const drawing = html("div", { class: "drawing", tabindex: "0", dir: fromRight.has(i) ? "rtl" : "ltr" });
     const kind = (data.layers[state.layer] || {}).kind;
     if (!spans.length) drawing.append(html("span", { class: "words" }, tokens.join(" ") || "(no tokens)"));
     for (const span of spans) drawing.append((DRAW[kind] || drawParts)(tokens, span, state.gold ? doc[5] : null));
+    if (fromRight.has(i)) drawing.querySelectorAll("svg").forEach(mirror);
     return html("article", { class: "card" }, facts, drawing);
   }
 
@@ -257,7 +260,7 @@
   function folded(drawn, ends, height) {
     if (ends.length <= LONG) return drawn;
     const rows = html("div", { class: "rows" });
-    rows.append(html("p", { class: "goes-on" }, "In rows: an arc that ends at the right goes on in the next row."));
+    rows.append(html("p", { class: "goes-on" }, "In rows: an arc that ends at the side goes on in the next row."));
     let start = 0, last = 0;
     const cut = (end) => {
       const row = drawn.cloneNode(true);
@@ -274,6 +277,18 @@
     }
     cut(Number(drawn.dataset.width));
     return rows;
+  }
+
+  // A drawing of a text that is written from right to left. Texts in it are not turned round.
+  function mirror(drawn) {
+    const [start, , width] = drawn.getAttribute("viewBox").split(" ").map(Number);
+    const all = svg("g", { transform: `translate(${2 * start + width} 0) scale(-1 1)` }, ...drawn.childNodes);
+    for (const node of all.querySelectorAll("text")) {
+      node.setAttribute("transform", `translate(${2 * node.getAttribute("x")} 0) scale(-1 1)`);
+      const anchor = { middle: "middle", end: "start" }[node.getAttribute("text-anchor")] || "end";
+      node.setAttribute("text-anchor", anchor);
+    }
+    drawn.append(all);
   }
 
   function canvas(width, height, told) {

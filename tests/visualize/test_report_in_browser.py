@@ -205,6 +205,38 @@ def test_long_sentences_are_drawn_in_rows(
     assert driver.get_log("browser") == []
 
 
+def places(driver: Any, selector: str) -> list[float]:
+    """Return the middles of the nodes that a selector matches."""
+    nodes = f"[...document.querySelectorAll({selector!r})]"
+    middle = "box => (box.left + box.right) / 2"
+    found: list[float] = script(
+        driver, f"{nodes}.map(node => node.getBoundingClientRect()).map({middle})"
+    )
+    return found
+
+
+@pytest.mark.parametrize("settings", [TREE, CHOICE])
+def test_words_run_in_the_direction_of_their_language(
+    driver: Any, opened: Callable[..., Any], settings: dict[str, Any]
+) -> None:
+    pipeline = keyword_pipeline(settings, steps=1)
+    shown = f".card:first-child :is(svg {WORDS}, .words > bdi)"
+    hebrew, english = "הילד הלך לבית הספר אתמול".split(), "it is good fun today".split()
+    for words, to_left in ((english, False), (hebrew, True)):
+        given = [Doc(pipeline.vocab, words=words, heads=[0] * 5, deps=["dep"] * 5) for _ in "12"]
+        opened([Example(*given)], pipeline)
+        found = places(driver, shown)
+        assert texts_of(driver, shown) == words and found == sorted(found, reverse=to_left)
+        # Each arc stays at its words, and no label leaves the drawing.
+        box = script(driver, "document.querySelector('.drawing').getBoundingClientRect().toJSON()")
+        labels = places(driver, ".card:first-child svg :is(.small, .percent)")
+        assert all(box["left"] < x < box["right"] for x in labels)
+        heads = places(driver, ".card:first-child svg g:not(.gold) > .head")
+        assert all(min(abs(x - word) for word in found) < 6 for x in heads)
+        assert len(heads) == (len(words) if settings is TREE else 0)
+        assert driver.get_log("browser") == []
+
+
 @pytest.mark.parametrize("width", [360, 1200])
 def test_nothing_sticks_out(
     driver: Any, opened: Callable[..., Any], nlp: Language, width: int
