@@ -246,7 +246,9 @@ def distribution(
     low, high = float(array.min()), float(array.max())
     if is_share(name, kind):
         low, high = 0.0, max(1.0, high)
-    counts, _ = np.histogram(array, BINS, (low, high if high > low else low + 1.0))
+    # Relative to the range: a bin would be too narrow beside the number of trees over a long text.
+    places = (array - low) / (high - low if high > low else 1.0)
+    counts, _ = np.histogram(places, BINS, (0.0, 1.0))
     first, middle, third = np.quantile(array, [0.25, 0.5, 0.75]).tolist()
     quartiles = first, middle, third
     return Statistic(float(array.mean()), quartiles, low, high, counts.tolist(), len(array))

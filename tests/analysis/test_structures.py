@@ -89,6 +89,10 @@ def test_a_distribution_is_that_of_its_finite_values() -> None:
     share = distribution("rate", [0.25, 0.25])
     assert share is not None and (share.low, share.high) == (0.0, 1.0)
     assert distribution("depth", [math.nan]) is None
+    # As many as the trees over a long text.
+    for large in ([1e60], [1e60, 1e60], [1e60, np.nextafter(1e60, np.inf)]):
+        found = distribution("effective number", large)
+        assert found is not None and sum(found.histogram) == len(large)
 
 
 def test_large_numbers_of_structures_are_powers_of_ten() -> None:
