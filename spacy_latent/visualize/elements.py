@@ -85,7 +85,6 @@ def script_page(
     script: str,
     *content: object,
     lang: str = "en",
-    direction: str | None = None,
     class_: str | None = None,
 ) -> str:
     """Return a page with this content, which may run this script and loads nothing."""
@@ -98,7 +97,7 @@ def script_page(
         tag("style", Markup(style)),
     )
     run = tag("script", Markup(script)) if script else None
-    page = tag("html", head, tag("body", *content, run, class_=class_), lang=lang, dir=direction)
+    page = tag("html", head, tag("body", *content, run, class_=class_), lang=lang)
     return f"<!DOCTYPE html>\n{page}\n"
 
 

@@ -194,7 +194,7 @@ def _percent(p: float) -> str:
 
 def _page(seen: Prediction, structures: Sequence[Markup]) -> str:
     script = packaged("isolate.js") + SCRIPT
-    text, own = seen.doc.text, settings_of(seen.doc)
+    text = seen.doc.text
     return script_page(
         "Latent structures",
         rules() + packaged("isolate.css") + RULES,
@@ -202,7 +202,7 @@ def _page(seen: Prediction, structures: Sequence[Markup]) -> str:
         tag("h1", tag("bdi", text if len(text) <= SHOWN else text[: SHOWN - 1] + "…")),
         tag("p", "Predicted: ", tag("b", _said(seen))),
         *structures,
-        lang=own["lang"],
-        direction=own["direction"],
+        # The sentences are English ones; drawings have the direction of the text.
+        lang=settings_of(seen.doc)["lang"],
         class_="spacy-latent",
     )

@@ -70,6 +70,13 @@ def test_entities_and_pairs() -> None:
         explore(nlp, "the dog runs")
 
 
+def test_sentences_about_a_text_from_right_to_left_keep_their_order(nlp: Language) -> None:
+    page = explore(nlp, "ذهب الولد إلى المدرسة", most=2).page
+    assert "rtl" not in page[page.index("<html") : page.index("<head")]
+    figures = re.findall("<figure ([^>]*)>", page)
+    assert figures and all('dir="rtl"' in figure for figure in figures)
+
+
 def test_what_cannot_be_explored_says_so(nlp: Language) -> None:
     with pytest.raises(LatentError, match=r"'ner'.*latent_encoder"):
         explore(nlp, TEXT, "ner")
