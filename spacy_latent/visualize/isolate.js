@@ -28,7 +28,8 @@ function standOut(node, drawing, picked, pick) {
     word.addEventListener("blur", () => isolate(picked()));
     word.addEventListener("click", () => pick(word.dataset.word));
     word.addEventListener("keydown", (event) => {
-      const to = { ArrowRight: k + 1, ArrowLeft: k - 1, ArrowDown: k + 1, ArrowUp: k - 1, Home: 0, End: words.length - 1 }[event.key];
+      const next = getComputedStyle(word).direction === "rtl" ? -1 : 1;
+      const to = { ArrowRight: k + next, ArrowLeft: k - next, ArrowDown: k + 1, ArrowUp: k - 1, Home: 0, End: words.length - 1 }[event.key];
       if (event.key === "Enter" || event.key === " ") pick(word.dataset.word);
       else if (event.key === "Escape") pick(undefined);
       else if (to !== undefined && words[to]) {

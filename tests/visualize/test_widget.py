@@ -123,3 +123,20 @@ def test_in_a_browser(nlp: Language, tmp_path: Path) -> None:
         assert run("return document.documentElement.scrollWidth <= window.innerWidth")
         assert set(requests(driver)) <= {address, "about:srcdoc"}
         assert driver.get_log("browser") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "arrow"), [("good fun today", "\ue014"), ("הילד הלך אתמול", "\ue012")]
+)
+def test_arrow_keys_go_where_they_point(
+    nlp: Language, tmp_path: Path, text: str, arrow: str
+) -> None:
+    """The next word is to the right, or to the left where writing runs to the left."""
+    page = explore(nlp, text, most=0).save(tmp_path / "page.html")
+    with chromium(tmp_path / "profile") as driver:
+        driver.get(Path(page).as_uri())
+        driver.find_element("css selector", "body").click()
+        first = driver.find_element("css selector", '[data-word="0"]')
+        driver.execute_script("arguments[0].focus()", first)
+        first.send_keys(arrow)
+        assert driver.execute_script("return document.activeElement.dataset.word") == "1"
