@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
@@ -25,6 +27,9 @@ from spacy_latent.visualize.picture import (
 )
 
 NOTHING = Markup("")
+# The beginning of a drawing, and the part that all its identifiers begin with.
+DRAWING = re.compile('(?=<svg [^>]*id="sl-)')
+IDENTIFIER = re.compile(' id="(sl-[0-9a-f]{12})')
 RULES = """
 .spacy-latent{background:var(--sl-ground);color:var(--sl-ink);padding:.5rem 1rem}
 .spacy-latent h1,.sl-seen,.sl-figure>figcaption{overflow-wrap:anywhere}
@@ -122,7 +127,20 @@ def _body(figures: Sequence[Figure], options: DrawingOptions, before: str, after
     }
     signs = (sign for figure in figures for picture in figure.pictures for sign in picture.signs)
     drawn = (figure_markup(figure) for figure in figures)
-    return element("div", attributes, before, legend(signs), *drawn, after)
+    return element("div", attributes, before, legend(signs), own_identifiers("".join(drawn)), after)
+
+
+def own_identifiers(markup: str) -> str:
+    """Return the markup with identifiers of its own for each of several drawings of one text."""
+    found: Counter[str] = Counter()
+    pieces = []
+    for piece in DRAWING.split(markup):
+        for name in sorted(set(IDENTIFIER.findall(piece))):
+            found[name] += 1
+            if found[name] > 1:
+                piece = piece.replace(name, f"{name}-{found[name]}")
+        pieces.append(piece)
+    return "".join(pieces)
 
 
 def figure_markup(figure: Figure) -> str:

@@ -30,9 +30,16 @@
 
   // Drawings come as markup whose texts are escaped. Declarations are set one by one, since the policy
   // of this page lets no style stand in markup.
+  let drawings = 0;
   function drawn(markup) {
     const holder = document.createElement("template");
     holder.innerHTML = markup.replaceAll(' style="', ' data-style="');
+    // The same drawing may stand twice in this page, and its identifiers only once.
+    const turn = ++drawings;
+    const again = (names) => names.replace(/sl-[0-9a-f]{12}/g, (name) => `${name}-${turn}`);
+    for (const name of ["id", "aria-labelledby", "href"]) {
+      for (const node of holder.content.querySelectorAll(`[${name}]`)) node.setAttribute(name, again(node.getAttribute(name)));
+    }
     for (const node of holder.content.querySelectorAll("[data-style]")) {
       node.style.cssText = node.dataset.style;
       node.removeAttribute("data-style");

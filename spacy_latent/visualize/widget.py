@@ -25,7 +25,7 @@ from spacy_latent.visualize.explorer import (
     PredictedStructure,
     Prediction,
 )
-from spacy_latent.visualize.page import packaged, rules
+from spacy_latent.visualize.page import own_identifiers, packaged, rules
 
 # Greatest height of a frame in a notebook in pixels. Longer content scrolls.
 HIGHEST = 900
@@ -193,6 +193,7 @@ def _percent(p: float) -> str:
 
 
 def _page(seen: Prediction, structures: Sequence[Markup]) -> str:
+    drawn = Markup(own_identifiers("".join(structures)))
     script = packaged("isolate.js") + SCRIPT
     text = seen.doc.text
     return script_page(
@@ -201,7 +202,7 @@ def _page(seen: Prediction, structures: Sequence[Markup]) -> str:
         script,
         tag("h1", tag("bdi", text if len(text) <= SHOWN else text[: SHOWN - 1] + "…")),
         tag("p", "Predicted: ", tag("b", _said(seen))),
-        *structures,
+        drawn,
         # The sentences are English ones; drawings have the direction of the text.
         lang=settings_of(seen.doc)["lang"],
         class_="spacy-latent",

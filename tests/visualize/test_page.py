@@ -196,6 +196,17 @@ def test_bad_options_are_said(options, said):
         render(TREE, jupyter=False, options=options)
 
 
+def test_an_identifier_occurs_once_in_a_page_of_equal_texts():
+    long = annotated("heads", range(80), words=["word"] * 80)
+    docs = [TREE, long, TREE, TREE, long]
+    page = render(docs, page=True, jupyter=False)
+    found = re.findall(' id="([^"]*)"', page)
+    assert len(found) == len(set(found)) == 3 * 5 + 2
+    for used in re.findall('labelledby="([^"]*)"', page):
+        assert set(used.split()) <= set(found)
+    assert set(re.findall('href="#([^"]*)"', page)) <= set(found)
+
+
 def test_options_of_displacy_mean_the_same():
     svg = render(
         TREE,

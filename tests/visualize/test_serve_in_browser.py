@@ -225,6 +225,9 @@ def test_it_fits_and_keeps_to_itself(driver: Any, address: str, width: int, sche
         "(document.querySelectorAll('.column'))",
     )
     assert side_by_side == (width == 1280)
+    # The drawing and the first alternative, and both pipelines, may have the same drawing.
+    names = script(driver, "[...document.querySelectorAll('svg [id]')].map(node => node.id)")
+    assert names and len(set(names)) == len(names)
     time.sleep(0.2)
     assert all(asked.startswith(f"{address}/") for asked in requests(driver))
     # The console would have a message if the content security policy had blocked anything.
