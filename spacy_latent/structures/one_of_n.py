@@ -54,7 +54,10 @@ class OneOfN(ItemSet):
         if not safe.shape[1]:
             # A sum of no numbers, which has both derivatives, as other values do.
             return safe.exp().sum(1)
-        return torch.where(empty, 0.0, safe.logsumexp(1))
+        # Less the highest score, since torch's gradient of logsumexp is exp(s - result), which is
+        # wrong if a large result has lost digits.
+        top = safe.detach().amax(1, keepdim=True)
+        return torch.where(empty, 0.0, (safe - top).logsumexp(1) + top.squeeze(1))
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
         inside, masked = self._allowed(scores, lengths)

@@ -8,12 +8,15 @@ from torch import Tensor
 
 from spacy_latent.errors import InvalidScores
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.extreme_scores import has_extreme_scores
 from spacy_latent.structures.independent_heads import IndependentHeads
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.linear_chain import LinearChain
+from spacy_latent.structures.many_to_one_alignment import ManyToOneAlignment
 from spacy_latent.structures.monotone_alignment import MonotoneAlignment
+from spacy_latent.structures.one_of_n import OneOfN
 from spacy_latent.structures.runs import Runs
 from spacy_latent.structures.semi_markov import SemiMarkov
 from spacy_latent.structures.smoothed import smoothed_expectation
@@ -113,6 +116,28 @@ def test_bound_transitions_that_are_all_masked_count_as_none(mask: float) -> Non
         masked.follow(tags, emissions, lengths), free.follow(tags, emissions, lengths)
     ):
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    "dtype, large", [(torch.float32, 1e6), (torch.float64, 1e16), (torch.float64, -1e30)]
+)
+@pytest.mark.parametrize(
+    "structure, room, length",
+    [
+        (OneOfN(), (4,), 3),
+        (IndependentHeads(), (4, 4), 3),
+        (ManyToOneAlignment(), (2, 3), (2, 3)),
+        (Bits(), (3,), 3),
+    ],
+    ids=lambda v: str(v)[:20],
+)
+def test_the_log_partition_of_large_scores_has_the_marginals_as_gradient(
+    structure: Structure, room: tuple[int, ...], length: object, dtype: torch.dtype, large: float
+) -> None:
+    scores = torch.full((1, *room), large, dtype=dtype, requires_grad=True)
+    lengths = torch.tensor([length])
+    (slope,) = torch.autograd.grad(structure.log_partition(scores, lengths).sum(), scores)
+    torch.testing.assert_close(slope, structure.marginals(scores.detach(), lengths))
 
 
 def test_one_more_masked_part_than_need_be_is_as_unlikely_as_it_says() -> None:
