@@ -98,6 +98,8 @@ class OneToOneAlignment(Alignment):
         # Raises an error that names items that are not finite or have no alignment.
         self.map(scores, lengths)
         prepared, lengths = self._read(scores, lengths)
+        # Sums of exponentials of small differences of large numbers, at a low temperature.
+        prepared = prepared.double()
         inside = self.part_mask(prepared, lengths) & ~prepared.isneginf()
         # Finite, so that no gradient is NaN, and so low that its exponential is zero.
         lowest = torch.finfo(prepared.dtype).min / 8

@@ -201,6 +201,16 @@ def test_gradients_of_sinkhorn(unaligned: bool) -> None:
     assert torch.autograd.gradcheck(plan, leaf, atol=1e-6)
 
 
+def test_sinkhorn_keeps_its_digits_beside_a_large_offset() -> None:
+    scores = torch.randn(3, 5, 5, generator=torch.Generator().manual_seed(0))
+    # An offset that float32 adds to these scores without rounding.
+    scores = (scores * 16).round() / 16
+    lengths = torch.tensor([[5, 5], [3, 4], [2, 2]])
+    near = OneToOneAlignment().sinkhorn(scores, lengths)
+    far = OneToOneAlignment().sinkhorn(scores + 2.0**19, lengths)
+    torch.testing.assert_close(far, near, rtol=1e-4, atol=1e-5)
+
+
 def test_sinkhorn_tends_to_the_best() -> None:
     torch.manual_seed(1)
     structure, scores, lengths = OneToOneAlignment(), torch.randn(4, 5, 5), torch.tensor([5] * 4)
