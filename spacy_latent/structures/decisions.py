@@ -39,7 +39,7 @@ class DecisionStructure(Structure):
         prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
             z, total = self._beam(prepared.detach(), lengths, k)
-        return TopK(z.to(scores.dtype), total.to(scores.dtype))
+        return TopK(z, total).to(scores.dtype)
 
     def log_potential(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         return self.log_prob(z, scores, lengths)

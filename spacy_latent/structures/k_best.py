@@ -65,9 +65,8 @@ def lawler(structure: StructureContract, scores: Tensor, lengths: Tensor, k: int
         for (b, _, _), candidate in zip(subsets, solver.solve(subsets)):
             if candidate is not None:
                 heapq.heappush(heaps[b], candidate)
-    return TopK(
-        torch.from_numpy(z).view(k, batch, *shape).to(scores), torch.from_numpy(values).to(scores)
-    )
+    found = TopK(torch.from_numpy(z).view(k, batch, *shape), torch.from_numpy(values))
+    return found.to(scores.dtype).sent(scores.device)
 
 
 def _split(

@@ -57,4 +57,4 @@ def top_k_labelled(structure: Structure, scores: Tensor, lengths: Tensor, k: int
     known = (found >= 0) & ~best.values.isneginf()[..., None]
     rank, row = known.nonzero(as_tuple=True)[:2]
     z[rank, row, places[known], found[known]] = 1.0
-    return TopK(z.view(k, *scores.shape), best.values.to(scores.dtype))
+    return TopK(z.view(k, *scores.shape), best.values).to(scores.dtype)

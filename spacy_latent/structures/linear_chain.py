@@ -35,7 +35,7 @@ class ChainOfTags(CompiledStructure):
         tags, totals = self.top_k_tags(scores, lengths, k)
         prepared, sizes = self._read(scores, lengths)
         z = self._indicate(tags.flatten(0, 1), prepared, sizes.repeat(len(tags)))
-        return TopK(z.unflatten(0, tags.shape[:2]).to(scores.dtype), totals.to(scores.dtype))
+        return TopK(z.unflatten(0, tags.shape[:2]), totals).to(scores.dtype)
 
     @not_traced
     def top_k_tags(self, scores: Tensor, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -98,7 +98,7 @@ class MonotoneAlignment(Alignment, CompiledStructure):
             values[: len(found), b] = torch.from_numpy(totals)
             for rank, cells in enumerate(found):
                 z[rank, b, cells[:, 0], cells[:, 1]] = 1.0
-        return TopK(z.to(scores.dtype), values.to(scores.dtype)).sent(scores.device)
+        return TopK(z, values).to(scores.dtype).sent(scores.device)
 
     def smoothed_maximum(
         self, scores: Tensor, lengths: Tensor, maximum: Callable[[Tensor], Tensor]

@@ -20,7 +20,8 @@ class TopK:
 
     Attributes:
         z: ``(K, B, *parts)``, 0/1. If an item has fewer than K structures, the rest is zero.
-        scores: ``(K, B)``, ``-inf`` for missing structures.
+        scores: ``(K, B)``, ``-inf`` for missing structures. A sum beyond the range of the dtype is
+            its largest or lowest finite number.
     """
 
     z: Tensor
@@ -28,7 +29,11 @@ class TopK:
 
     def to(self, dtype: torch.dtype) -> TopK:
         """Return the same in another precision."""
-        return TopK(self.z.to(dtype), self.scores.to(dtype))
+        # A sum of low scores, as of two masks in float16, may not become a missing structure.
+        most = torch.finfo(dtype).max
+        finite = self.scores.clamp(-most, most)
+        scores = torch.where(self.scores.isneginf(), self.scores, finite)
+        return TopK(self.z.to(dtype), scores.to(dtype))
 
     def sent(self, device: torch.device) -> TopK:
         """Return the same on that device, copied from the CPU; itself if it is already there."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, LatentError
+from spacy_latent.estimators.best_mixture import BestMixture
 from spacy_latent.structures import k_best
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
@@ -186,6 +187,20 @@ def test_masks_of_any_size_against_enumeration(name: str, mask: float) -> None:
         chosen = np.where(best.z[: len(expected), 0] > 0, scores, 0.0)
         chosen = chosen.reshape(len(expected), -1).sum(1)
         np.testing.assert_allclose(chosen, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("name", MEMBERS)
+def test_a_sum_beyond_the_range_of_the_scores_is_no_missing_structure(
+    name: str, dtype: torch.dtype
+) -> None:
+    structure, length, members = MEMBERS[name]
+    listed = np.stack(list(members()))
+    scores = torch.full((1, *listed.shape[1:]), torch.finfo(dtype).min, dtype=dtype)
+    best = structure.top_k(scores, torch.tensor([length]), len(listed) + 1).scores[:, 0]
+    assert best.dtype == dtype and (~best.isneginf()).sum() == len(listed)
+    draw = BestMixture(2)(structure, scores.requires_grad_(), torch.tensor([length]), True)
+    torch.testing.assert_close(draw.weights.sum(0), torch.ones(1, dtype=dtype))
 
 
 def test_refuses_k_below_one_and_infeasible_items() -> None:
