@@ -34,5 +34,6 @@ class Attention(Estimator):
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
+        self.check(structure)
         assert isinstance(structure, OneOfN)
         return Draw.single(self.probabilities(structure, scores, lengths))

@@ -48,6 +48,7 @@ class GumbelRao(FactorisedEstimator):
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
+        self.check(structure)
         assert is_factorised(structure)
         if not is_train:
             return Draw.single(structure.map(scores, lengths))

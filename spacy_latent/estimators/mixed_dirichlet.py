@@ -78,6 +78,7 @@ class MixedDirichlet(ScoreFunction):
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
+        self.check(structure)
         assert isinstance(structure, OneOfN)
         # Refuses an item without any choice.
         best = structure.map(scores, lengths)

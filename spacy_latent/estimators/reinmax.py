@@ -37,6 +37,7 @@ class ReinMax(FactorisedEstimator):
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
+        self.check(structure)
         assert is_factorised(structure)
         if not is_train:
             return Draw.single(structure.map(scores, lengths))

@@ -85,6 +85,7 @@ class Sinkhorn(Estimator):
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
+        self.check(structure)
         assert isinstance(structure, OneToOneAlignment)
         normalise = partial(
             structure.sinkhorn,

@@ -107,6 +107,7 @@ def structured_loss(
             each of the other's parts that is wrong.
         noise: for "perturbed", ``(K, B, *parts)``, K at least 1, added to the scores.
     """
+    check_loss_settings("structured_loss", loss, margin)
     if loss == "crf":
         return -structure.log_prob(gold, scores, lengths)
     exact, dtype = exact_scores(structure, scores), scores.dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import torch
@@ -303,6 +304,8 @@ class OneOfN(ItemSet):
         from spacy_latent.kernels.choices.attention import proximal
         from spacy_latent.kernels.choices.simplex import sparsemax
 
+        if not 0 <= penalty < math.inf:
+            raise InvalidScores(f"{self.name}: penalty is {penalty}; expected a number >= 0.")
         smooth, lengths = self._read(scores, lengths)
         # Skip the step at penalty 0: it would put equal scores in one block and average their
         # gradients.

@@ -68,6 +68,12 @@ class TagSequence(ChainOfTags):
                 :func:`allowed_transitions`.
             start, end: ``(K,)``, scores of the first and the last tag.
         """
+        for given in (transitions, start, end):
+            if not isinstance(given, Tensor):
+                raise InvalidScores(
+                    f"{self.name}.bind: got {type(given).__name__}; expected three tensors. "
+                    "Convert them with torch.as_tensor()."
+                )
         count = len(start) if start.dim() == 1 else 0
         shapes = tuple(transitions.shape), tuple(start.shape), tuple(end.shape)
         if count < 1 or shapes != ((count, count), (count,), (count,)):

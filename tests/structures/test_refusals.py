@@ -14,11 +14,18 @@ import torch
 from torch import Tensor
 
 from benchmarks.cases import scores_for, structures
-from spacy_latent.errors import InfeasibleError, InvalidScores, LatentError
+from spacy_latent.errors import IncompatiblePair, InfeasibleError, InvalidScores, LatentError
+from spacy_latent.estimators.base import Estimator
+from spacy_latent.estimators.entmax import Entmax
+from spacy_latent.estimators.gumbel_rao import GumbelRao
+from spacy_latent.estimators.mixed_dirichlet import MixedDirichlet
+from spacy_latent.estimators.reinmax import ReinMax
+from spacy_latent.estimators.sinkhorn import Sinkhorn
 from spacy_latent.models.supervision import _complete
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.constituency_tree import ConstituencyTree
+from spacy_latent.structures.fenchel_young import structured_loss
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.many_to_one_alignment import ManyToOneAlignment
@@ -371,3 +378,28 @@ def test_a_best_structure_of_another_shape_is_refused(given, message: str) -> No
     for ask in (OfAnotherShape(given).map, OfAnotherShape(given).sparsemap):
         with pytest.raises(LatentError, match=message):
             ask(torch.zeros(2, 3), LENGTHS)
+
+
+def test_settings_of_functions_of_scores_are_checked() -> None:
+    trees, lengths = ProjectiveTree(), torch.tensor([2])
+    scores = torch.zeros(1, 3, 3)
+    with pytest.raises(LatentError, match="hinge"):
+        structured_loss(trees, scores, trees.map(scores, lengths), lengths, "hinge")
+    for operation in (OneOfN().fusedmax, OneOfN().oscarmax):
+        for penalty in (-1.0, float("nan")):
+            with pytest.raises(InvalidScores, match="penalty"):
+                operation(torch.zeros(1, 2), lengths, penalty)
+    zeros = [0.0, 0.0]
+    for given in (np.array(zeros), zeros):
+        with pytest.raises(InvalidScores, match="tensor"):
+            TagSequence().bind(torch.zeros(2, 2), torch.zeros(2), given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "estimator", [Entmax(), MixedDirichlet(), GumbelRao(), ReinMax(), Sinkhorn()], ids=repr
+)
+def test_an_estimator_without_a_model_names_the_structure_that_does_not_fit(
+    estimator: Estimator,
+) -> None:
+    with pytest.raises(IncompatiblePair, match="ProjectiveTree"):
+        estimator(ProjectiveTree(), torch.zeros(1, 3, 3), torch.tensor([2]), is_train=True)
