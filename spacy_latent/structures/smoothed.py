@@ -27,7 +27,7 @@ from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import InvalidScores, NotTractable, check_one_of
 from spacy_latent.kernels.autograd.derivatives import is_transformed
-from spacy_latent.kernels.autograd.tracing import INFEASIBLE, not_traced, refuse
+from spacy_latent.kernels.autograd.tracing import INFEASIBLE, not_compiled, not_traced, refuse
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.copies import repeat
@@ -74,6 +74,7 @@ def smoothed_value(
     return value.to(scores.dtype)
 
 
+@not_compiled
 def smoothed_expectation(
     structure: Structure,
     scores: Tensor,

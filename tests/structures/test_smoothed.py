@@ -699,3 +699,21 @@ def test_an_empty_batch_has_a_gradient(
     for function in (smoothed_value, smoothed_expectation):
         function(structure, leaf, lengths[:0], regularizer).sum().backward()
         assert leaf.grad is not None and leaf.grad.shape == leaf.shape
+
+
+@pytest.mark.parametrize("structure", [LinearChain(), Runs(2, 1)], ids=repr)
+def test_the_expected_structure_trains_in_compiled_code(structure: Structure) -> None:
+    scores = torch.randn(2, *((4, 2, 2) if structure.part_axes == 3 else (4,)))
+    lengths, up = torch.tensor([4, 2]), torch.randn(scores.shape)
+
+    def loss(given: Tensor) -> Tensor:
+        return (smoothed_expectation(structure, 1.5 * given, lengths, "quadratic") * up).sum()
+
+    torch._dynamo.reset()
+    run = torch.compile(loss, backend="aot_eager")
+    slopes = []
+    for function in (loss, run):
+        leaf = scores.clone().requires_grad_()
+        slopes += torch.autograd.grad(function(leaf), leaf)
+    torch.testing.assert_close(*slopes)
+    torch.testing.assert_close(run(scores), loss(scores))

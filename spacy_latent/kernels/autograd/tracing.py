@@ -95,6 +95,27 @@ def not_traced(function: Callable[Given, Result]) -> Callable[Given, Result]:
     return run
 
 
+def not_compiled(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Decorate a function that differentiates in its forward pass.
+
+    torch.compile breaks the graph at the function, and compiles nothing that it calls: compiled
+    parts have no second derivative. Unlike with :func:`not_traced`, torch.func may transform it,
+    and torch.export may run it if it does not compile (``strict=False``).
+    """
+
+    @wraps(function)
+    def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        dynamo: Any = sys.modules.get("torch._dynamo")
+        if dynamo is None:
+            return function(*args, **kwargs)
+        result: Result = dynamo.disable(function)(*args, **kwargs)
+        return result
+
+    reason = "it differentiates in its forward pass; leave out fullgraph=True"
+    vars(run).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=reason)
+    return run
+
+
 def refuse_transforms(name: str, *values: object) -> None:
     """Raise NotTraceable if one of the values is wrapped by a transform of torch.func."""
     if not is_transformed():
