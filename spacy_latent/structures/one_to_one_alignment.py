@@ -98,12 +98,11 @@ class OneToOneAlignment(Alignment):
         # Raises an error that names items that are not finite or have no alignment.
         self.map(scores, lengths)
         prepared, lengths = self._read(scores, lengths)
-        # Sums of exponentials of small differences of large numbers, at a low temperature.
-        prepared = prepared.double()
         inside = self.part_mask(prepared, lengths) & ~prepared.isneginf()
-        # Finite, so that no gradient is NaN, and so low that its exponential is zero.
-        lowest = torch.finfo(prepared.dtype).min / 8
-        logits = torch.where(inside, prepared / temperature, lowest)
+        # Finite, so that no gradient is NaN, and so low that its exponential is zero. In float64,
+        # since at a low temperature small differences of large numbers count.
+        lowest = torch.finfo(torch.float64).min / 8
+        logits = torch.where(inside, prepared.double() / temperature, lowest)
         rows, columns = inside.any(2), inside.any(1)
         must_rows = (lengths[:, 0] <= lengths[:, 1])[:, None] & (not self.unaligned)
         must_columns = (lengths[:, 1] <= lengths[:, 0])[:, None] & (not self.unaligned)

@@ -396,7 +396,7 @@ def test_settings_of_functions_of_scores_are_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    "estimator", [Entmax(), MixedDirichlet(), GumbelRao(), ReinMax(), Sinkhorn()], ids=repr
+    "estimator", [Entmax(), MixedDirichlet(), GumbelRao(), ReinMax(), Sinkhorn()], ids=type
 )
 def test_an_estimator_without_a_model_names_the_structure_that_does_not_fit(
     estimator: Estimator,
