@@ -223,8 +223,7 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
     embedders, texts, _ = model.layers
     docs = with_tokens(X)
     refuse_no_vectors(embedders, docs or [])
-    for part in embedders.layers:
-        part.initialize(X=docs)
+    embedders.initialize(X=docs)
     widths = [width_of(part, docs or []) for part in embedders.layers]
     if all(width is not None for width in widths):
         if docs:
@@ -267,11 +266,18 @@ def build_embedders(
     return Model(
         "rationale_embedders",
         embed_both,
+        init=init_both,
         layers=[tok2vec, embed],
         refs=refs,
         # update: number of the update of training, from 0; None for prediction.
         attrs={"candidates": candidates, "update": None},
     )
+
+
+def init_both(model: Model, X: Any = None, Y: Any = None) -> None:
+    """Initialize both embedders. ``spacy pretrain`` initializes this layer alone."""
+    for part in model.layers:
+        part.initialize(X=X)
 
 
 def embed_both(model: Model, docs: list[Doc], is_train: bool) -> tuple[list[Floats2d], Any]:

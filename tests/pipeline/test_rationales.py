@@ -8,7 +8,7 @@ import spacy
 import torch
 from spacy.tokens import Doc
 from spacy.training import Example
-from thinc.api import SGD, Adam, fix_random_seed
+from thinc.api import SGD, Adam, Linear, chain, fix_random_seed, list2array
 
 from spacy_latent.analysis.rationales import rationale_words
 from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning, NotTractable
@@ -379,3 +379,27 @@ def test_annotate_none_still_writes_spans() -> None:
     assert rationale_words(doc).sum() == 2 and not len(doc._.latent)
     off = trained_rationale(rationale_pipeline(config={"spans_key": None}), steps=2)
     assert "rationale" not in off("a good film").spans
+
+
+def test_spacy_pretrains_both_embedders_and_their_weights_are_loaded():
+    """``spacy pretrain`` initializes the layer ``tok2vec`` alone, before any label is known."""
+    nlp, other = rationale_pipeline(), rationale_pipeline()
+    docs = [nlp.make_doc("Give it a doc to infer shapes")]
+    layer = nlp.get_pipe("latent_textcat").model.get_ref("tok2vec")
+    layer.initialize(X=docs)
+    model = chain(layer, list2array(), Linear(nO=3))
+    model.initialize(X=docs)
+    before = [rows.copy() for rows in layer.predict(docs)]
+    optimizer = Adam(0.1)
+    for _ in range(2):
+        predicted, backprop = model.begin_update(docs)
+        backprop(predicted - 1)
+        model.finish_update(optimizer)
+    rows = layer.predict(docs)
+    selector, reader = (part.predict(docs)[0].shape[1] for part in layer.layers)
+    changed = abs(rows[0] - before[0]).max(axis=0) > 0
+    assert changed[:selector].any() and changed[selector : selector + reader].any()
+    other.initialize(lambda: rationale_examples(other))
+    target = other.get_pipe("latent_textcat").model.get_ref("tok2vec")
+    target.from_bytes(layer.to_bytes())
+    assert np.array_equal(target.predict(docs)[0], rows[0])
