@@ -133,12 +133,6 @@ class RankTraining:
         self._replayed = list(self.progress.scores)
         self._saved = self.progress.random
         self._tell(f"Resuming after {number_of(self.resumed_at, 'step')}, from {last}")
-        max_steps = self.settings["max_steps"]
-        if 0 < max_steps <= self.resumed_at:
-            self._tell(
-                f"training.max_steps is {max_steps}, so that no further step is trained. Raise it "
-                "to train on."
-            )
 
     def _find_checkpoint(self, resume: bool) -> Path | None:
         if self.output is None:
@@ -223,14 +217,13 @@ class RankTraining:
         return self.nlp, last
 
     def _tell_if_nothing_was_trained(self) -> None:
+        if not self.resumed_at or self.progress.steps > self.resumed_at:
+            return
         max_steps = self.settings["max_steps"]
-        # A resumed training that max_steps ends was told of before.
-        reaches = not max_steps or max_steps > self.resumed_at
-        if self.resumed_at and self.progress.steps == self.resumed_at and reaches:
-            self._tell(
-                "No further step was trained: training.max_epochs or training.patience ends this "
-                "training. Raise it to train on."
-            )
+        end = "training.max_epochs or training.patience"
+        if 0 < max_steps <= self.resumed_at:
+            end = f"training.max_steps, which is {max_steps},"
+        self._tell(f"No further step was trained: {end} ends this training. Raise it to train on.")
 
     def _batches(self) -> Iterator[tuple[int, list[Example]]]:
         """Yield the batches of all ranks.
