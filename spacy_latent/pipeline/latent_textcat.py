@@ -425,7 +425,9 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         examples = [example for example in examples if len(example.predicted)]
         layer = latent_layer(self.model)
         estimator = layer.present_estimator
-        judged = self._judged(examples, made)
+        judged: Any = slice(None)
+        if made.evidence is None and estimator.leaves_out_unlabelled:
+            judged = _indices([self._tells(example) for example in examples])
         if filled == [] or judged == []:
             return 0.0, tuple(map(torch.zeros_like, parts))
         targets, told = self._targets(examples)
@@ -472,17 +474,11 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         told: Any = self.model.ops.asarray(given[1])
         return targets, told
 
-    def _judged(self, examples: list[Example], made: Any) -> Any:
-        """Return the indices of the texts of which the estimator gets the losses."""
-        from spacy_latent.models.latent_text_classifier import latent_layer
-
-        estimator = latent_layer(self.model).present_estimator
-        if made.evidence is not None or not estimator.leaves_out_unlabelled:
-            return slice(None)
-        return _indices([self._tells(example) for example in examples])
-
     def _tells(self, example: Example) -> bool:
-        """Return whether the loss of a text depends on its prediction."""
+        """Return whether the loss of a text depends on its prediction.
+
+        It is read from the text, since reading it from the targets would wait for a GPU.
+        """
         cats = example.reference.cats
         own = [cats[label] for label in self.labels if label in cats]
         if self.multi_label or any(own):
