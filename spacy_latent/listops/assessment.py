@@ -48,15 +48,17 @@ MEASURES: dict[str, Value] = {**VALUE_MEASURES, **TREE_MEASURES, **BRACKET_MEASU
 # Descriptions of the measures, for tables.
 MEANINGS = {
     "accuracy": "share of the expressions with the right value",
-    "attachment": "share of the tokens but ] with the head of the gold tree",
-    "whole trees": "share of the expressions in which that is so of all tokens but ]; of binary "
-    "trees, in which all spans are right",
-    "undirected": "share of the gold tree's arcs, but those of ], that are there either way round",
-    "yields": "F1 of the sets of tokens but ] under each head, against those of the lists",
-    "one arc": "share of the lists that a single arc joins to all other tokens but ]",
-    "spans": "F1 of the spans, against those of the published binary trees; of other trees, of "
-    "those that come about as each head takes its modifiers one by one",
-    "lists": "share of the lists whose tokens but ] are those of a span",
+    "attachment": "share of the tokens, other than ], with the head of the gold tree",
+    "whole trees": "share of the expressions in which every token, other than ], has the right "
+    "head, or, for binary trees, in which every span is right",
+    "undirected": "share of the gold tree's arcs, other than those to ], that the tree has in "
+    "either direction",
+    "yields": "F1 of the sets that a head and the tokens below it make, compared with the tokens "
+    "of each list, both without ]",
+    "one arc": "share of the lists that a single arc separates from all other tokens, without ]",
+    "spans": "F1 of the spans, compared with those of the published binary trees. A tree of heads "
+    "becomes binary if each head joins its modifiers one by one",
+    "lists": "share of the lists whose tokens, without ], are the tokens of a span",
 }
 
 

@@ -206,14 +206,15 @@ def make_opening(figures: dict[str, Any], about: str = "") -> Markup:
     """
     table = overview(figures, next(iter(figures["corpora"])))
     seen = (
-        "The table says, in percent, how often values and trees are right, beside trees that look "
-        "at no model. Below it are the trees of the first expressions. Neither the table nor the "
-        "numbers above the trees count the heads of ]."
+        "The table says, in percent, how often values and trees are right, beside trees that "
+        "simple rules make without a model. Below it are the trees of the first expressions. "
+        "Neither the table nor the numbers above the trees count the heads of ]."
     )
-    meanings = [f"{measure}: {figures['meanings'][measure]}" for measure in table.columns]
+    said = figures["meanings"]
+    meanings = [f"{measure.capitalize()}: {said[measure]}." for measure in table.columns]
     notes = (
-        "All is of the single best tree of each expression, with 95 % intervals of 1,000 resamples "
-        f"of the expressions. {'; '.join(meanings)}."
+        "Each expression counts with its best tree. Small numbers are 95 % intervals from 1,000 "
+        f"resamples of the expressions. {' '.join(meanings)}"
     )
     return join(
         heading(f"ListOps: {', '.join(figures['models'])}", about, seen),
