@@ -15,7 +15,7 @@ from spacy.training import Example
 
 from spacy_latent.annotations.heads import known_heads
 from spacy_latent.errors import LatentError, LatentWarning
-from spacy_latent.models.sentences import Bounds, bounds, set_sentences
+from spacy_latent.models.sentences import Bounds, bounds, find_sentences, set_sentences
 
 # Hash of the label of roots, which spaCy's parser writes. Predictions have it only for roots.
 ROOT = get_string_id("ROOT")
@@ -46,9 +46,9 @@ def read_gold(
     A head is known if the token and its head each have one token in the reference, and the
     reference has the head. Partial trees have words without heads.
 
-    Sentences come from a reference with all heads, or with sentence starts and no heads. A partial
-    tree does not determine sentence starts, though spaCy derives some from it. The sentences are
-    then those set on the prediction, or the whole doc if none are set.
+    Sentences come from a reference with all heads, or with sentence starts and no heads. From one
+    with some heads come the starts of :func:`_starts_of_whole_trees`, not the starts that spaCy
+    derives. Sentences that are set on the prediction are then kept.
 
     "ROOT" at a word that has a head counts as not known, with a warning.
 
@@ -76,7 +76,15 @@ def read_gold(
         starts = _starts(example, _at_words(known[:, 1] == 1, spaces_of_reference))
         spans = bounds(starts == 1, np.full(len(predicted), -np.inf), max_length)
     else:
-        spans = set_sentences(predicted, max_length)
+        if worded.any():
+            # White space may be the head of words, or lack a head.
+            words = np.flatnonzero(~spaces_of_reference)
+            own_number = np.full(len(reference) + 1, -1)
+            own_number[words] = np.arange(len(words))
+            of_words = np.full(len(reference), -1)
+            of_words[words] = _starts_of_whole_trees(own_number[own_heads[words]])
+            starts = _starts(example, of_words)
+        spans = find_sentences(predicted, np.where(starts == 1, 1.0, -np.inf), max_length)
         _forget_roots(heads, spans)
     spaces = predicted.to_array(IS_SPACE).astype(bool)
     # Heads of white space are not learned, nor are their labels, such as the "dep" that the
@@ -150,13 +158,41 @@ def _forget_roots(heads: np.ndarray, spans: Bounds) -> None:
             heads[start:end][own[start:end]] = -1
 
 
+def _starts_of_whole_trees(heads: np.ndarray) -> np.ndarray:
+    """Return the sentence starts that follow from whole trees: 1, 0, or −1 if unknown, ``(n,)``.
+
+    A whole tree is a root with all words from its first descendant to its last. It is a sentence if
+    it begins the doc or follows another whole tree, because a sentence has one root. Other whole
+    trees may be only a part of their sentence. Their words are unknown too, or non-starts would be
+    learned more often than starts.
+
+    Args:
+        heads: ``(n,)``, at least one; −1 if unknown.
+    """
+    place = np.arange(len(heads))
+    top = np.where(heads >= 0, heads, place)
+    for _ in range(len(heads).bit_length()):
+        top = top[top]
+    first = np.append(0, np.flatnonzero(np.diff(top)) + 1)
+    sizes, roots = np.diff(np.append(first, len(heads))), top[first]
+    whole = (heads[roots] == roots) & (np.bincount(top, minlength=len(heads))[roots] == sizes)
+    known = whole.copy()
+    known[1:] &= whole[:-1]
+    starts = np.repeat(np.where(known, 0, -1), sizes)
+    starts[first[known]] = 1
+    return starts
+
+
 def _starts(example: Example, of_reference: np.ndarray) -> np.ndarray:
-    starts = np.zeros(len(example.predicted), dtype="int64")
-    if len(of_reference) == len(starts) and counterparts(example)[0].min(initial=0) >= 0:
-        starts[of_reference] = 1
-        return starts
+    """Return the sentence starts of the prediction from those of the reference."""
+    predicted = len(example.predicted)
+    if len(of_reference) == predicted and counterparts(example)[0].min(initial=0) >= 0:
+        return of_reference.astype("int64")
+    starts = np.zeros(predicted, dtype="int64")
     to_own = example.alignment.y2x
-    for j in np.flatnonzero(of_reference).tolist():
+    for j in np.flatnonzero(of_reference < 0).tolist():
+        starts[to_own[j]] = -1
+    for j in np.flatnonzero(of_reference > 0).tolist():
         # A token that the prediction does not have gives no start.
         starts[to_own[j][:1]] = 1
     return starts

@@ -377,11 +377,11 @@ def test_heads_that_no_tree_has_are_named_once() -> None:
     words = ["two", "roots"]
     reference = Doc(made.vocab, words=words, heads=[0, 1], deps=["ROOT", "ROOT"])
     assert gold_of(reference, words).spans == [(0, 1), (1, 2)]
-    # A partial tree does not determine the bounds of sentences. The doc is then one span, and the
-    # heads of its two roots are unknown.
-    words = ["two", "of", "roots", "more"]
-    deps = ["ROOT", "prep", "ROOT", None]
-    reference = Doc(made.vocab, words=words, heads=[0, 0, 2, None], deps=deps)
+    # A word without a head may be of either sentence. The doc is then one span, and the heads of
+    # its two roots are unknown.
+    words = ["two", "of", "more", "roots"]
+    deps = ["ROOT", "prep", None, "ROOT"]
+    reference = Doc(made.vocab, words=words, heads=[0, 0, None, 3], deps=deps)
     gold = gold_of(reference, words, "prep")
     assert gold.spans == [(0, 4)] and gold.heads.tolist() == [-1, 0, -1, -1]
 
@@ -415,6 +415,59 @@ def test_partial_trees_teach_what_they_have() -> None:
     assert (doc[3].head.i, doc[3].dep_) == (4, "amod")
     nothing = Example(made.make_doc("He left"), made.make_doc("He left"))
     assert made.update([nothing])["latent_parser"] == 0.0
+
+
+def test_whole_trees_that_meet_teach_starts_beside_sentences_without_heads() -> None:
+    made = pipeline()
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        heads: list[int | None] = []
+        true, known = [], []
+        before_is_whole = True
+        for size in rng.integers(1, 5, rng.integers(1, 7)).tolist():
+            first, root = len(heads), int(rng.integers(size))
+            # Each word between the root and an end is headed by its neighbour or by the root.
+            own = [
+                first + int(rng.choice([root, i + (1 if i < root else -1)]))
+                if i != root
+                else first + i
+                for i in range(size)
+            ]
+            is_whole = rng.random() < 0.7
+            heads += own if is_whole else [None] * size
+            true += [1] + [0] * (size - 1)
+            known += [is_whole and before_is_whole] * size
+            before_is_whole = is_whole
+        if all(head is None for head in heads):
+            continue
+        words = [f"w{i}" for i in range(len(heads))]
+        deps = [None if h is None else "ROOT" if h == i else "x" for i, h in enumerate(heads)]
+        gold = gold_of(Doc(made.vocab, words=words, heads=heads, deps=deps), words, "x")
+        wanted = [start if is_known else -1 for start, is_known in zip(true, known)]
+        assert gold.starts.tolist() == wanted
+        spans = np.flatnonzero(np.array(wanted) == 1).tolist()
+        assert [start for start, _ in gold.spans] == sorted({0, *spans})
+        arcs = [i for i, head in enumerate(heads) if head not in (None, i)]
+        assert [gold.heads[i] for i in arcs] == [heads[i] for i in arcs]
+
+
+def test_whole_trees_that_meet_teach_starts_with_other_tokens() -> None:
+    made = pipeline()
+    reference = Doc(
+        made.vocab,
+        words=["He", "ca", "n't", "She", "\n", "will", "go", "now", "They", "left"],
+        spaces=[True, False, True, True, False, True, True, True, True, False],
+        heads=[1, 1, 1, 5, 3, 5, None, 5, 9, 9],
+        deps=["s", "ROOT", "n", "s", "dep", "ROOT", None, "n", "s", "ROOT"],
+    )
+    words = ["He", "can't", "She", "\n", "will", "go", "now", "They", "left"]
+    gold = gold_of(reference, words, "s", "n")
+    labels = {made.vocab.strings[label]: i for i, label in enumerate(("s", "n"))}
+    # The second sentence is no whole tree, so neither its own start nor the next is known.
+    assert gold.starts.tolist() == [1, 0, -1, -1, -1, -1, -1, -1, -1]
+    # Sentences that are set on the prediction are kept.
+    doc = Doc(made.vocab, words=words, sent_starts=[i in (0, 2, 7) for i in range(len(words))])
+    assert read_gold(Example(doc, reference), labels, "x", 512).spans == [(0, 2), (2, 7), (7, 9)]
 
 
 def test_sentence_starts_alone_teach_sentences() -> None:
