@@ -28,3 +28,20 @@ def known_heads(doc: Doc) -> tuple[np.ndarray, np.ndarray]:
     unknown = (labels == 0) | ((labels == UNKNOWN) & (heads == place))
     labels[labels == UNKNOWN] = 0
     return np.where(unknown, -1, heads), labels
+
+
+def crossing(heads: np.ndarray) -> np.ndarray:
+    """Return a mask of the tokens whose arc crosses another, ``(n,)`` bool.
+
+    All arcs are drawn above the sentence. The arc of the root starts before the first token.
+
+    Args:
+        heads: ``(n,)``, 0 for the root, i for the i-th token, −1 if not known.
+    """
+    crosses = np.zeros(len(heads), dtype=bool)
+    (modifiers,) = np.nonzero(heads >= 0)
+    ends = np.sort(np.stack([heads[modifiers], modifiers + 1]), 0)
+    low, high = ends[:, :, None], ends[:, None, :]
+    over = (low[0] < high[0]) & (high[0] < low[1]) & (low[1] < high[1])
+    crosses[modifiers] = (over | over.T).any(1)
+    return crosses

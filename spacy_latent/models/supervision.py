@@ -10,7 +10,7 @@ import torch
 from spacy.training import Example
 from torch import Tensor
 
-from spacy_latent.annotations.heads import known_heads
+from spacy_latent.annotations.heads import crossing, known_heads
 from spacy_latent.errors import InfeasibleError, LatentError, number_of
 from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.noise import draw_noise
@@ -186,16 +186,20 @@ def gold_structures(
     It is ``reference._.latent[component]`` for the same tokens, or the annotation that the kind of
     the structure finds in a reference. For dependency trees this is the heads. A head is −1 if it
     is missing, if it is outside of the span, or if the tokens differ from the tokens of the
-    prediction. So are the heads of several roots in a span, if trees of the structure have one.
+    prediction. So are the heads of several roots in a span, if trees of the structure have one, and
+    heads whose arcs cross, if its arcs may not.
     """
     kind = find_kind(structure.kind)
     single = bool(getattr(structure, "single_root", False))
+    crosses = bool(getattr(structure, "crosses", True))
     gold = []
     for example, doc_spans in zip(examples, spans, strict=True):
         annotated = _annotated(example, component, structure.name, kind.name)
         others = kind.gold(example, doc_spans)
         if single:
             others = [_without_several_roots(other) for other in others]
+        if not crosses:
+            others = [_without_crossing(other) for other in others]
         gold.append([annotated.get(offsets, other) for offsets, other in zip(doc_spans, others)])
     return gold
 
@@ -261,6 +265,11 @@ def _without_several_roots(heads: np.ndarray | None) -> np.ndarray | None:
     if heads is None or (heads == 0).sum() < 2:
         return heads
     return np.where(heads == 0, -1, heads)
+
+
+def _without_crossing(heads: np.ndarray | None) -> np.ndarray | None:
+    """Return heads of a span, −1 where arcs cross."""
+    return None if heads is None else np.where(crossing(heads), -1, heads)
 
 
 def _gold_heads(example: Example, spans: Sequence[tuple[int, ...]]) -> list[np.ndarray | None]:

@@ -18,6 +18,7 @@ from spacy.tokens import Doc
 from torch import Tensor
 from torch.nn import functional
 
+from spacy_latent.annotations.heads import crossing
 from spacy_latent.kernels.core.gpu_transfers import fetch, send, send_together
 from spacy_latent.layers.labelled_trees import LabelledTrees
 from spacy_latent.models.evidence_bound import words_of
@@ -154,23 +155,6 @@ def _known(group: Group, gold: Sequence[GoldTrees], structure: DependencyTree) -
         heads[b, : end - start] = found
         labels[b, : end - start] = np.where(found > 0, one.labels[start:end], -1)
     return _Known(heads, labels)
-
-
-def crossing(heads: np.ndarray) -> np.ndarray:
-    """Return a mask of the tokens whose arc crosses another, ``(n,)`` bool.
-
-    All arcs are drawn above the sentence. The arc of the root starts before the first token.
-
-    Args:
-        heads: ``(n,)``, 0 for the root, i for the i-th token, −1 if not known.
-    """
-    crosses = np.zeros(len(heads), dtype=bool)
-    (modifiers,) = np.nonzero(heads >= 0)
-    ends = np.sort(np.stack([heads[modifiers], modifiers + 1]), 0)
-    low, high = ends[:, :, None], ends[:, None, :]
-    over = (low[0] < high[0]) & (high[0] < low[1]) & (low[1] < high[1])
-    crosses[modifiers] = (over | over.T).any(1)
-    return crosses
 
 
 def _start_loss(module: LabelledTrees, rows: Tensor, gold: Sequence[GoldTrees]) -> Tensor:

@@ -385,6 +385,24 @@ def test_roots_of_several_sentences_in_a_span(single_root: bool) -> None:
     assert 0.0 < losses[-1] < 0.5 * losses[0]
 
 
+def test_arcs_that_cross_are_unknown_to_trees_without_crossing_arcs() -> None:
+    tree = {"@misc": "spacy-latent.ProjectiveTree.v1", "single_root": True}
+    nlp = pipeline({"tok2vec": TOK2VEC, "structure": tree})
+    # The arc of "on" crosses the arc of the root; the other words have heads all the same.
+    given = {"heads": [1, 1, 1, 1, 0], "deps": ["s", "ROOT", "a", "o", "p"]}
+    example = Example.from_dict(nlp.make_doc("hearing is scheduled today on"), given)
+    structure = latent_layer(nlp.get_pipe("latent_encoder").model).structure
+    ((gold,),) = gold_structures([example], [[(0, 5)]], "latent_encoder", structure)
+    assert gold is not None and gold.tolist() == [2, -1, 2, 2, -1]
+    ((free,),) = gold_structures([example], [[(0, 5)]], "latent_encoder", SpanningTree())
+    assert free is not None and free.tolist() == [2, 0, 2, 2, 1]
+    optimizer = initialized(nlp, sample=[example])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LatentWarning)
+        losses = [step(nlp, [example], optimizer)["latent_encoder_supervision"] for _ in range(30)]
+    assert 0.0 < losses[-1] < 0.5 * losses[0]
+
+
 @pytest.mark.parametrize("model", [{"tok2vec": TOK2VEC}, SHIFT_REDUCE], ids=["heads", "spans"])
 @pytest.mark.parametrize("parsed", [True, False])
 def test_supervision_without_gold_structures_is_warned_of(
