@@ -76,8 +76,12 @@ def sources_cli(
         print(srsly.json_dumps(plain(rows)))
         return
     for name, each in rows.items():
-        msg.divider(name)
-        print_table(each, ("source",) if totals else ("source", "label"))
+        # Another crf_ner of the pipeline may have no sources.
+        if each:
+            msg.divider(name)
+            print_table(each, ("source",) if totals else ("source", "label"))
+    if picture is not None:
+        msg.good(f"Picture saved to {picture}")
 
 
 def print_table(rows: list[dict[str, Any]], named: tuple[str, ...]) -> None:
