@@ -60,8 +60,8 @@ def check_parts(
     """Refuse combinations that cannot work, before any text is read.
 
     Args:
-        scorer, composer: the module, or a builder of it: a partial call of its class, as configs
-            give.
+        scorer, composer: the module, or a builder of it: its class, a partial call of it, as
+            configs give, or a function.
     """
     check_kind("structure", structure, Structure)
     check_kind("estimator", estimator, Estimator)
@@ -155,10 +155,12 @@ def compatible_layers(structure: Structure, estimator: Estimator) -> tuple[str, 
 
 
 def _class(part: object) -> Any:
-    """Return the class of a module, or the class that its builder will call."""
-    kind = part.func if isinstance(part, partial) else type(part)
-    assert isinstance(kind, type)
-    return kind
+    """Return the class of a module, or the class that its builder will call.
+
+    A builder that is a function of its own has no such class. Its parts are not checked.
+    """
+    called = part.func if isinstance(part, partial) else part
+    return called if isinstance(called, type) else type(called)
 
 
 def _compatible(parts: str, *arguments: str) -> str:
@@ -187,7 +189,6 @@ def registered_layers(base: type[Any]) -> list[tuple[str, Any]]:
         if point.value.startswith("spacy_latent.layers."):
             made = point.load()()
             # Modules of another kind are left out, such as parsers that compose while they parse.
-            kind = made.func if isinstance(made, partial) else type(made)
-            if isinstance(kind, type) and issubclass(kind, base):
+            if issubclass(_class(made), base):
                 found.append((point.name, made))
     return sorted(found, key=lambda entry: (entry[0].split(".")[1] not in FIRST, entry[0]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from spacy_latent.layers.child_sum_tree_lstm import build_child_sum_tree_lstm_v1
 from spacy_latent.layers.compatibility import build_part, check_parts
 from spacy_latent.layers.emission_scorer import EmissionScorer
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
-from spacy_latent.layers.item_scorer import build_item_scorer_v1
+from spacy_latent.layers.item_scorer import ItemScorer, build_item_scorer_v1
 from spacy_latent.layers.latent_layer import LatentLayer, without_traces
 from spacy_latent.layers.selection import build_selection_v1
 from spacy_latent.layers.tag_sequence_embedding import TagSequenceEmbedding
@@ -45,6 +46,21 @@ def test_the_defaults_for_arcs_name_what_fits_other_parts() -> None:
     with pytest.raises(IncompatiblePair, match=r"^BiaffineScorer.*ItemScorer") as raised:
         check_parts(KOfN(), Marginals(), arcs[0], build_selection_v1())
     assert "composer" not in str(raised.value)
+
+
+def test_builders_may_be_classes_or_functions() -> None:
+    class ForItems(ItemScorer):
+        pass
+
+    check_parts(KOfN(), Marginals(), ForItems, build_selection_v1())
+    with pytest.raises(IncompatiblePair, match=r"^ForItems.*SpanningTree.*BiaffineScorer"):
+        check_parts(SpanningTree(), Marginals(), ForItems, build_graph_convolution_v1())
+    # The class that a function will call is not known.
+    for builder in (
+        lambda width: ForItems(width),
+        partial(lambda width, own: own(width), own=ForItems),
+    ):
+        check_parts(SpanningTree(), Marginals(), builder, build_graph_convolution_v1())
 
 
 @pytest.mark.parametrize(
