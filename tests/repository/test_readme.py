@@ -59,7 +59,7 @@ def test_the_lines_are_what_the_command_adds():
 
 
 def test_every_name_in_the_table_is_registered():
-    table = README.split("## What is there")[1].split("\n\n")[2]
+    table = README.split("## Registered names")[1].split("\n\n")[2]
     names = re.findall(r"`([A-Z]\w+)`", table)
     assert len(names) > 35
     for name in names:
