@@ -134,6 +134,14 @@ def test_workflows_are_workflows(workflow: Path) -> None:
             assert "${{" not in step.get("run", ""), step
 
 
+def test_the_table_of_workflows_has_those_of_the_project() -> None:
+    """Commands that no workflow has, such as few-labels-data, are not in the table."""
+    _, table = text("docs/training.md").split("| workflow | task |\n|---|---|\n", 1)
+    rows = [line.split("|")[1] for line in table.split("\n\n", 1)[0].splitlines()]
+    listed = [name for row in rows for name in re.findall(r"`([\w-]+)`", row)]
+    assert sorted(listed) == sorted(srsly.read_yaml(ROOT / "project.yml")["workflows"])
+
+
 def test_hooks_are_those_of_the_makefile() -> None:
     (repository,) = srsly.read_yaml(ROOT / ".pre-commit-config.yaml")["repos"]
     assert {hook["id"] for hook in repository["hooks"]} == {"ruff", "ruff-format", "mypy"}
