@@ -126,6 +126,10 @@ class _Terms:
     its evidence allows one sequence, a score replaces the sum. If its counts form one group, that
     sum covers the tags, too.
 
+    The gradient of a doc's terms comes from ``scale``, from ``paths``, from the shares of
+    :class:`_Complements`, and from ``log_sums_with_counts``. A factor of a doc is needed in all
+    four, and not in the posteriors, from which other parameters learn.
+
     Attributes:
         rows: rows of each doc in the emissions.
         free, single: docs whose evidence allows all sequences of tags, or a single one.

@@ -235,6 +235,9 @@ class StructureContract(Staged, ABC):
     def encode(self, gold: np.ndarray, length: Any) -> np.ndarray:
         """Return the 0/1 array of one annotation, float32: the inverse of :meth:`decode`.
 
+        With one length, all axes of the parts have this size. A structure with another size, such
+        as ``(n, 2)``, overrides this method.
+
         Membership of the result in the set is not checked: see
         :meth:`~spacy_latent.structures.base.Structure.contains`.
         """

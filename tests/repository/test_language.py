@@ -243,7 +243,8 @@ def test_pages_have_short_sentences(page: str) -> None:
 def test_no_sentence_of_a_page_opens_with_a_clause(page: str) -> None:
     """A question may open with such a word."""
     found = sentences((ROOT / page).read_text(encoding="utf8"))
-    assert not [one for one in found if FRONTED.match(one) and not one.endswith("?")]
+    wrong = [one for one in found if FRONTED.match(one) and not one.endswith("?")]
+    assert not wrong, "Begin with the subject or the verb (CONTRIBUTING.md, Language)."
 
 
 def test_unfinished_pages_are_there() -> None:
