@@ -146,19 +146,19 @@ def _refuse(*_: Any) -> None:
     raise AssertionError
 
 
-@pytest.mark.parametrize("module", FAMILIES)
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
 @pytest.mark.parametrize("scale", [5.0, 20.0, 50.0])
 def test_a_common_batch_needs_one_kernel(
-    module: Any, scale: float, monkeypatch: pytest.MonkeyPatch
+    structure: Structure, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other kernels then need no compilation.
 
     They would take many times as long for the scores of a trained scorer.
     """
+    module = inside_outside if isinstance(structure, ProjectiveTree) else constituency
     family = replace(module.FAMILY, total=_refuse, fallback=_refuse)
     for caller in (operators, batches):
         monkeypatch.setattr(caller, "family_of", lambda place: family)
-    structure = ProjectiveTree() if module is inside_outside else ConstituencyTree()
     lengths = torch.tensor([50, 48, 0, 50, 47, 50, 1, 50])
     generator = torch.Generator().manual_seed(3)
     scores = scale * torch.randn(8, 51, 51, generator=generator, dtype=torch.float64)
