@@ -18,6 +18,7 @@ from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.structures.spanning_tree import SpanningTree
+from tests.torch_versions import compiles_all
 
 WIDTH = 4
 
@@ -44,6 +45,7 @@ def gradients(
     return dict(zip(named, found, strict=True))
 
 
+@compiles_all
 def test_layers_compile_whole() -> None:
     layer = layer_with(SampledStraightThrough(num_samples=2))
 
@@ -58,6 +60,7 @@ def test_layers_compile_whole() -> None:
         torch.testing.assert_close(gradients(compiled, layer, vectors, lengths), expected)
 
 
+@compiles_all
 def test_layers_are_exported() -> None:
     layer = layer_with(StraightThrough())
 

@@ -257,7 +257,7 @@ def test_gumbel_sinkhorn_without_much_smoothing_is_perturb_and_map() -> None:
     structure, scores, lengths = OneToOneAlignment(), torch.randn(4, 5, 5), torch.tensor([5] * 4)
     draws = []
     for estimator in (
-        Sinkhorn(0.01, 10_000, noise="gumbel", num_samples=2),
+        Sinkhorn(0.001, 100_000, noise="gumbel", num_samples=2),
         PerturbAndMap(num_samples=2),
     ):
         torch.manual_seed(3)

@@ -24,6 +24,7 @@ from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.semi_markov import SemiMarkov
 from spacy_latent.structures.spanning_tree import SpanningTree
 from spacy_latent.structures.tag_sequence import TagSequence
+from tests.torch_versions import compiles_all
 
 BOUND = TagSequence().bind(torch.eye(TAGS), torch.ones(TAGS), torch.zeros(TAGS))
 CASES = [
@@ -98,7 +99,7 @@ class Everything(nn.Module):
         (ConstituencyTree(), False),
         (BOUND, False),
         (LinearChain(), True),
-        (Bits(budget=2), False),
+        pytest.param(Bits(budget=2), False, marks=compiles_all),
     ],
     ids=lambda each: str(each),
 )
@@ -119,6 +120,7 @@ def test_operations_are_exported(structure: Structure, strict: bool) -> None:
         program(scores, lengths + 5)
 
 
+@compiles_all
 @pytest.mark.parametrize("kind", [TagSequence, SemiMarkov], ids=lambda kind: str(kind.__name__))
 def test_chains_with_bound_scores_compile_whole(kind: type[TagSequence]) -> None:
     scores, lengths = scores_for(kind(), 4, 2)
@@ -179,6 +181,7 @@ def test_independent_choices_are_drawn_as_without() -> None:
         torch.testing.assert_close(drawn[1], drawn[0])
 
 
+@compiles_all
 def test_sparsemap_breaks_the_graph_and_cannot_be_exported() -> None:
     tree = ProjectiveTree()
 

@@ -212,9 +212,9 @@ def _check_lengths(lengths: Tensor, sizes: Sequence[int], name: str, advice: str
             )
         _check_range(lengths.min().item(), high, min(sizes), f"{name}: lengths", advice)
         return
-    found = zip(lengths.amin(0).tolist(), lengths.amax(0).tolist(), sizes)
-    for axis, (low, high, own) in enumerate(found):
-        _check_range(low, high, own, f"{name}: lengths[:, {axis}]", advice)
+    for axis, (low, high, own) in enumerate(zip(lengths.amin(0), lengths.amax(0), sizes)):
+        # Older versions of torch have no tolist in forward mode.
+        _check_range(low.item(), high.item(), own, f"{name}: lengths[:, {axis}]", advice)
 
 
 def _check_range(low: float, high: float, most: int, given: str, advice: str) -> None:
