@@ -326,7 +326,7 @@ def test_missing_annotation_is_told_with_what_comes_of_it(
         assert said in " ".join(capsys.readouterr().out.split())
     print_left_out("the further texts", replace(found, unannotated=40))
     shown = " ".join(capsys.readouterr().out.split())
-    assert "The further texts: 40 of 100 entities" in shown and "come out too high" in shown
+    assert "The further texts: 40 of 100 entities" in shown and "are too high" in shown
 
 
 def test_further_texts_of_which_little_is_kept_are_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -414,10 +414,7 @@ def test_the_report_draws_it(made: Any, tmp_path: Path) -> None:
     shown = run("report", model, dev, tmp_path / "report.html")
     assert "expected calibration error" in shown
     page = (tmp_path / "report.html").read_text(encoding="utf8")
-    assert (
-        page.count("reliability diagram: 48 said") == 1
-        and "Do not rely on the probabilities" in page
-    )
+    assert page.count("reliability diagram: 48 said") == 1 and "Calibrate the probabilities" in page
     assert "<script" not in page and 'href="#confidence-crf_ner"' in page
     figures = json_of("report", model, dev, tmp_path / "report.html", "--json")
     found = figures["entities"]["crf_ner"]

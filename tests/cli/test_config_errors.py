@@ -325,7 +325,11 @@ def test_debug_reads_what_training_is_judged_by(written: Path) -> None:
     assert code == 1 and f"[corpora.dev] {told}" in said
     (written / "broken.spacy").write_bytes(b"nothing of the kind")
     code, said = debug(written, train, f"--paths.dev={written / 'broken.spacy'}")
-    assert code == 1 and "dev_corpus, cannot be read" in said and "Norms of the gradients" in said
+    assert (
+        code == 1
+        and "evaluates training, cannot be read" in said
+        and "Norms of the gradients" in said
+    )
 
 
 def test_debug_names_a_setting_of_training_that_spacy_would_not_read(written: Path) -> None:
