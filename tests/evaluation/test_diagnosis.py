@@ -391,7 +391,7 @@ def test_a_scorer_that_one_stage_does_not_use_is_none_either() -> None:
         inline_pipeline("textcat", estimator={**stages, "first": marginals, "then": given})
     )
     (note,) = [finding for finding in find_traps(at_end) if finding.code == "given-trees"]
-    assert "GivenTrees after Marginals" in note.text and "has no part in it" in note.text
+    assert "GivenTrees after Marginals" in note.text and "learned scores are not used" in note.text
 
 
 def test_structures_under_one_name_are_told() -> None:

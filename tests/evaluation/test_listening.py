@@ -96,7 +96,7 @@ def test_a_listener_of_another_width() -> None:
 
 def test_listeners_of_another_kind() -> None:
     taken = found(over_tok2vec("tagger", **{"@architectures": LISTENER["@architectures"]}))
-    assert 'Take @architectures = "spacy.Tok2VecListener.v1"' in taken["listener-kind"].text
+    assert 'Use @architectures = "spacy.Tok2VecListener.v1"' in taken["listener-kind"].text
     nlp = over_tok2vec("tagger")
     add(nlp, "crf_ner", {**SHARED, "upstream": "tagger"})
     assert "crf_ner has a listener (tok2vec-listener) to tagger" in found(nlp)["listener-kind"].text
