@@ -130,7 +130,7 @@ def corpus_reader(config: Config, name: str) -> Any:
     outer = accumulate(name.split("."), "{}.{}".format)
     if not any(registry.is_promise(block_of(config, above)) for above in outer):
         raise LatentError(
-            f"[training] names the corpus {name!r}, and the config has no block [{name}]. Add it."
+            f"[training] names the corpus {name!r}, and the config has no block [{name}]"
         )
     # One function creates several corpora.
     return resolve_dot_names(config, [name])[0]

@@ -134,7 +134,7 @@ def test_the_legend_of_a_page_calls_no_share_or_fall_a_probability() -> None:
 def test_what_a_mask_has_not_settled_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     print_explanation(explanation(["so", "bad", "it"], [0.0, 0.2, 0.1], [1, 2]))
     shown = " ".join(capsys.readouterr().out.split())
-    assert "[bad 0.20] [it 0.10]" in shown and "the first in 20%" in shown
+    assert "[bad 0.20] [it 0.10]" in shown and "the best word in 20%" in shown
     nothing = explanation(["so", "bad"], [0.0, 0.0], [])
     print_explanation(nothing)
     print_mean([nothing, nothing])

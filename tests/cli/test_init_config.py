@@ -687,7 +687,7 @@ def test_a_rationale_is_told_that_it_is_one() -> None:
         with pytest.raises(LatentError) as raised:
             with_rationale(config, names, "runs")
         assert str(raised.value).startswith(
-            "textcat is a latent_textcat that chooses words already: leave out --for rationale"
+            "textcat is a latent_textcat that already chooses words. Leave out --for rationale"
         )
     other = filled(with_structure(full("textcat"), [], None, "score-function"))
     with pytest.raises(LatentError, match="textcat"):
@@ -861,6 +861,9 @@ def test_configs_in_another_encoding_and_unknown_options_are_told(
         "control": ["--output", str(tmp_path / "out")],
         "sweep": ["--grid", str(grid), "--study", str(tmp_path / "sweep.log")],
     }
-    for unknown, said in (([], "line 1, is not in UTF-8 (E9)"), (["--no", "1"], "'--no' is no")):
+    for unknown, said in (
+        ([], "line 1, is not in UTF-8 (E9)"),
+        (["--no", "1"], "'--no' is neither"),
+    ):
         done = CliRunner().invoke(app, ["latent", command, str(path), *more[command], *unknown])
         assert done.exit_code == 1 and said in " ".join(done.output.split()), done.output

@@ -150,7 +150,7 @@ def test_scores_of_several_corpora(saved: Path, tmp_path: Path) -> None:
 
 def test_texts_without_annotation_have_no_scores(saved: Path, tmp_path: Path) -> None:
     shown = said("evaluate", "scores", saved / "model", saved / "dev.txt", code=1)
-    assert "nothing to score by: textcat needs categories" in shown and "cats_score" not in shown
+    assert "it cannot be evaluated: textcat needs categories" in shown and "cats_score" not in shown
     srsly.write_jsonl(tmp_path / "named.jsonl", [{"text": "a", "label": "A"}])
     shown = said("evaluate", "scores", saved / "model", tmp_path / "named.jsonl", code=1)
     assert "(there is 'text', 'label')" in shown and "'cats'" in shown
@@ -184,7 +184,7 @@ def test_a_component_without_references_is_named_beside_the_scores_of_others(
     nlp.to_disk(tmp_path / "both")
     result = latent("evaluate", "scores", tmp_path / "both", saved / "dev.spacy", "--json")
     told = " ".join(result.stderr.split())
-    assert "has entities: there is nothing to score crf_ner by" in told
+    assert "has entities, so crf_ner cannot be evaluated" in told
     # Standard output is only JSON.
     assert srsly.json_loads(result.stdout)["cats_score"] > 0
 
@@ -223,7 +223,7 @@ def test_a_control_is_trained_and_compared(saved: Path, tmp_path: Path) -> None:
     page, arguments = tmp_path / "page.html", (saved / "model", corpus, tmp_path / "page.html")
     twice = f"flat={directory},{directory / 'model-last'}"
     shown = said("report", *arguments, "--control", twice, "--control", saved / "other")
-    assert "that of the control flat, the same model trained with flat trees" in shown
+    assert "for the control flat, the same model trained with flat trees" in shown
     assert "(mean of 2 trainings)" in shown and "two standard deviations" in shown
     assert "training.max_steps" in shown, "which the control has otherwise"
     html = page.read_text(encoding="utf8")
@@ -315,7 +315,7 @@ def test_compare_evaluations(tmp_path: Path) -> None:
     srsly.write_json(second, {"cats_score": 0.625, "speed": 2000.0})
     shown = said("evaluate", "compare", first, second)
     assert "cats_score 50.0 62.5" in shown and "words/s 1,000 2,000" in shown
-    assert "Not every evaluation has only: left out" in shown
+    assert "Left out, since not every evaluation has it: only" in shown
     numbers = tmp_path / "numbers.json"
     srsly.write_json(numbers, {"cats_mse": 0.25, "cats_r2": 0.5})
     shown = said("evaluate", "compare", numbers, numbers)
@@ -374,7 +374,7 @@ def test_debug_of_entities_with_an_embedder_of_their_own(tmp_path: Path) -> None
     nlp.config.to_disk(tmp_path / "base.cfg")
     DocBin(docs=[e.reference for e in small_examples(nlp)]).to_disk(tmp_path / "dev.spacy")
     run_it = ("debug", tmp_path / "base.cfg", "--corpus", tmp_path / "dev.spacy")
-    assert "Nothing listens to tok2vec" in said(*run_it)
+    assert "No component listens to tok2vec" in said(*run_it)
     found = json_of(*run_it, "--json")
     assert found["layers"] == {} and found["gradients"]["crf_ner"]["head"] > 0
 

@@ -163,7 +163,7 @@ def test_an_embedder_that_nobody_shares(name: str) -> None:
             assert all(name in text and "width = 16" in text for text in texts.values())
         return texts
 
-    assert "Nothing listens to tok2vec" in found()["idle-embedder"]
+    assert "No component listens to tok2vec" in found()["idle-embedder"]
     # The tagger uses the embedder, so the separate one may be intended.
     assert found("tagger").keys() == {"own-embedder"}
     assert found("tagger", embedder=shared) == found(embedder=shared) == {}
@@ -203,7 +203,7 @@ def test_sentences_only_at_prediction() -> None:
     assert not [finding for finding in find_traps(nlp, read) if finding.level != "note"]
     assert codes(made(nlp, annotating_components=["sentencizer"])) == set()
     texts = {f.code: f.text for f in find_traps(made(latent_pipeline("textcat")))}
-    assert "before latent_encoder sets sentences" in texts["no-sentences"]
+    assert "before latent_encoder sets sentence boundaries" in texts["no-sentences"]
     assert "128 tokens" in texts["no-sentences"]
     of_docs = latent_pipeline(
         "textcat",

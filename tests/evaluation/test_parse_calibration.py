@@ -184,7 +184,7 @@ def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
     DocBin(docs=[example.reference for example in doubtful(nlp)]).to_disk(dev)
     shown = said("calibrate", model, dev, output, "--test", dev)
     assert "24 texts with 96 arcs" in shown and "temperature of trees" in shown
-    assert "Labelled arcs of the further texts from a confidence on" in shown
+    assert "Labelled arcs of the further texts at or above a confidence" in shown
     assert spacy.load(output).get_pipe("latent_parser").calibration.temperature > 1  # type: ignore[union-attr]
     found = json_of("calibrate", model, dev, tmp_path / "json", "--json")
     assert found["arc"]["after"]["error"] < found["arc"]["before"]["error"]
