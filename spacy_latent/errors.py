@@ -27,8 +27,8 @@ def not_finite_message(name: str, items: list[int]) -> str:
 def too_large_message(name: str, items: list[int]) -> str:
     """Return the error text for items whose sums of scores keep no digits."""
     return (
-        f"{name}: the scores of item(s) {items[:10]} of the batch are too large: sums of them, in "
-        "float64, keep no digit that probabilities depend on. Divide the scores by a "
+        f"{name}: the scores of item(s) {items[:10]} of the batch are too large: their sums in "
+        "float64 lose every digit that probabilities depend on. Divide the scores by a "
         "temperature, and forbid parts by -inf. If this came up in training, lower the learning "
         "rate or clip gradients (training.optimizer.grad_clip)."
     )
@@ -38,9 +38,9 @@ def lost_digits_message(name: str, items: list[int]) -> str:
     """Return the error text for items whose structures all use very large scores."""
     return (
         f"{name}: in item(s) {items[:10]} of the batch all structures use scores so large that "
-        "their sums keep no digit of the others. Forbid parts by -inf in place of large negative "
-        "scores, or call the structure outside of torch.compile, torch.export and torch.func, "
-        "where large scores count first."
+        "their sums lose every digit of the other scores. Forbid parts by -inf in place of large "
+        "negative scores. Or call the structure outside of torch.compile, torch.export and "
+        "torch.func: there, large negative scores count as masks, and the others decide."
     )
 
 
@@ -53,10 +53,10 @@ class InfeasibleError(LatentError):
 
     def __init__(self, structure: str, items: Sequence[int], advice: str = "") -> None:
         self.items = list(items)
-        named = ", ".join(str(i) for i in self.items[:10]) or "that the structure does not name"
+        named = f"item(s) {', '.join(str(i) for i in self.items[:10])}" if self.items else "an item"
         more = ", ..." if len(self.items) > 10 else ""
         message = (
-            f"{structure}: no feasible structure for item(s) {named}{more} of the batch: "
+            f"{structure}: no feasible structure for {named}{more} of the batch: "
             "scores of -inf and the structure's constraints together forbid all of them. "
             "Allow at least one structure per item, for example by raising some scores above -inf."
         )
@@ -68,8 +68,8 @@ class NothingLeft(LatentError):
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"No {name} has all that is forced and nothing that is forbidden: two parts that are "
-            "forced exclude each other, or what is forbidden leaves none. Take back one of these."
+            f"No {name} has all forced parts and no forbidden part: two forced parts exclude each "
+            "other, or every structure has a forbidden part. Remove one of these edits."
         )
 
 

@@ -206,8 +206,8 @@ def register_kind(kind: Kind) -> Kind:
         )
     if kind.name in BUILT_IN:
         raise LatentError(
-            f"{kind.name!r} is a kind of this package. Give yours another name, and say like = "
-            f"{kind.name!r} for all that it has in common with that."
+            f"{kind.name!r} is a kind of this package. Give your kind another name, and set like = "
+            f"{kind.name!r} to inherit its fields."
         )
     accessors = kind.accessors
     if accessors is not INHERITED and (

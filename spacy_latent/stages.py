@@ -71,7 +71,8 @@ def follow(first: Kind, then: Kind, end: int) -> Kind:
     for inner, own, stage, unused in idle:
         raise LatentError(
             f"{following(stage, inner)} after {own} updates, and {following(first, then)} after "
-            f"{end}: {unused.shown} has no update in between. Give it some, or leave it out."
+            f"{end}: {unused.shown} would be used for no update. Change the numbers of updates, or "
+            "leave it out."
         )
     made = copy.deepcopy(then)
     plain = copy.deepcopy(first)

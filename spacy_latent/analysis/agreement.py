@@ -164,7 +164,7 @@ def reference_brackets(heads: Heads) -> set[tuple[int, int]]:
             node = int(own[node])
             steps += 1
             if steps > n:
-                raise LatentError("The reference's heads hold a cycle, so they are no tree.")
+                raise LatentError("The reference's heads hold a cycle; expected a tree.")
             low[node], high[node] = min(low[node], i), max(high[node], i)
             size[node] += 1
     return {(int(a), int(b)) for a, b, s in zip(low, high, size) if s > 1 and b - a + 1 == s}

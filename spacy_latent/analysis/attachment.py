@@ -68,7 +68,7 @@ def attachments(
         if len(own) != len(gold):
             raise LatentError(
                 f"A tree of {number_of(len(own), 'token')} is compared with a reference of "
-                f"{len(gold)}."
+                f"{len(gold)}; expected the same tokens in both."
             )
         ours, theirs = np.asarray(own, dtype="int64"), np.asarray(gold, dtype="int64")
         token = np.arange(len(ours))

@@ -110,10 +110,9 @@ def error_by_chance(probabilities: Sequence[float], bins: int = 10) -> tuple[flo
 
 
 NOTHING_OUTSIDE = (
-    "No token of the texts is annotated as outside of entities, so that what is found outside of "
-    "the marked ones is neither right nor wrong, and the precision cannot be known. Annotate some "
-    "texts completely: if these are all entities of a text, doc.set_ents(entities, "
-    "default='outside') says so."
+    "No token of the texts is annotated as outside of entities, so entities that are found "
+    "elsewhere are neither right nor wrong, and the precision is unknown. Annotate some texts "
+    "completely, by doc.set_ents(entities, default='outside')."
 )
 
 
@@ -127,7 +126,7 @@ def left_out_in_words(name: str, found: JudgedEntities | EntityFigures) -> str:
         where = "in texts without the group of spans, or not annotated for their label"
     said = (
         f"{missing} of {number_of(every, found.noun)} that {name} finds {are} {where}, and left "
-        "out: whether they are right is not known. "
+        "out, since it is unknown whether they are right. "
         if missing
         else ""
     )
@@ -136,9 +135,9 @@ def left_out_in_words(name: str, found: JudgedEntities | EntityFigures) -> str:
     if missing <= LEFT_OUT * every:
         return ""
     return (
-        f"{said}If annotators marked little else than entities, more of these are wrong than of "
-        "the others, and precision and confidences come out too high. Take texts that are "
-        "annotated completely."
+        f"{said}If annotators marked little except entities, more of these are wrong than of the "
+        "others, so precision and confidences are too high. Give texts that are annotated "
+        "completely."
     )
 
 
@@ -273,10 +272,10 @@ def build_entity_scorer_v1(component: str = "crf_ner", bins: int = 10) -> Exampl
         if docs and not any(component in doc._.latent for doc in docs):
             there = ", ".join(sorted({name for doc in docs for name in doc._.latent}))
             warnings.warn(
-                f"entity_scorer: no doc has anything of a component {component!r}, so that there "
-                f"is no ents_ece. The docs have {there or 'nothing of any'}. Set component in the "
-                "block of the scorer to the name of the crf_ner, and annotate = 'probabilities' in "
-                "that of the crf_ner.",
+                f"entity_scorer: no doc has annotations of a component {component!r}, so "
+                f"ents_ece is missing. The docs have {there or 'nothing of any'}. Set component "
+                "in the block of the scorer to the name of the crf_ner, and annotate = "
+                "'probabilities' in that of the crf_ner.",
                 LatentWarning,
                 stacklevel=2,
             )

@@ -22,13 +22,14 @@ def neighbour_agreement(codes: np.ndarray, labels: Sequence[str], neighbours: in
     """
     if len(codes) != len(labels) or not 1 <= neighbours < len(labels):
         raise LatentError(
-            f"There are {len(codes)} codes, {len(labels)} labels and neighbours is {neighbours}; "
-            "expected one label for each code, and at least 1 neighbour and fewer than codes."
+            f"{len(codes)} codes and {len(labels)} labels are given, and neighbours is "
+            f"{neighbours}; expected a label for each code, and at least 1 and fewer neighbours "
+            "than codes."
         )
     if not np.isin(codes, (0, 1)).all():
         raise LatentError(
-            "The codes are not all 0 and 1. Leave out empty docs, and use an estimator that "
-            "predicts one code, such as ScoreFunction."
+            "Some codes have values other than 0 and 1. Leave out empty docs, and use an "
+            "estimator that predicts one code, such as ScoreFunction."
         )
     bits = np.asarray(codes, dtype="float32")
     kinds = np.unique(np.asarray(labels), return_inverse=True)[1]

@@ -52,8 +52,8 @@ def of_training(figures: LayerFigures) -> Iterator[Verdict]:
         yield Verdict(
             "note",
             "only-random",
-            "Random trees are the weakest of controls: one of flat or right-branching trees, or of "
-            "a parser's, may do better.",
+            "Random trees are the weakest control. Controls with flat or right-branching trees, "
+            "or with the trees of a parser, may score higher.",
         )
     for name, control in controls.items():
         if control.unlike:
@@ -75,9 +75,9 @@ def _control_verdict(
     spread = theirs.spread
     own, other = (_mean_of(len(seeds)) for seeds in (row.seeds, theirs.seeds))
     text = (
-        f"{measure[0].upper()}{measure[1:]} is {percent(row.value)}{own}; that of the control "
-        f"{name}, {control.what}, is {percent(theirs.value)}{other}: {more} (95 % interval "
-        f"of the difference {points(low)} to {points(high)})"
+        f"{measure[0].upper()}{measure[1:]} is {percent(row.value)}{own}, and "
+        f"{percent(theirs.value)}{other} for the control {name}, {control.what}: {more} (95 % "
+        f"interval of the difference: {points(low)} to {points(high)})"
     )
     if math.isfinite(spread):
         text += f", and two standard deviations between trainings are {points(spread)}"
@@ -93,16 +93,16 @@ def _control_verdict(
         return Verdict("warning", "no-better-than-trained", text)
     if low <= 0 or uncertain or theirs.docs < FEWEST:
         if low > 0 and theirs.docs >= FEWEST:
-            reason = "the difference is within what trainings differ by"
-        reason = reason or f"the interval holds 0, and {texts} leave it so wide. Take more"
-        text = f"{text}. Whether the {plural} help cannot be told: {reason}."
+            reason = "trainings with different seeds differ by as much"
+        reason = reason or f"the interval from {texts} includes 0. Give more texts"
+        text = f"{text}. It is undecided whether the {plural} help: {reason}."
         return Verdict("note", "trained-undecided", text)
     if control.unfair:
-        unfair = f"since the control was trained otherwise: {_listed(control.unfair)}."
-        text = f"{text}. That is no proof that the {plural} help, {unfair}"
+        unfair = f"since the control was trained with other settings: {_listed(control.unfair)}."
+        text = f"{text}. This does not prove that the {plural} help, {unfair}"
         return Verdict("note", "trained-unlike", text)
     if difference < SMALL:
-        return Verdict("note", "helps-little", f"{text}. The {plural} help, if little.")
+        return Verdict("note", "helps-little", f"{text}. The {plural} help a little.")
     return Verdict("good", "helps", f"{text}. The {plural} help.")
 
 
@@ -131,10 +131,10 @@ def of_task(figures: LayerFigures) -> Iterator[Verdict]:
             text = f"The pipeline has not learned the task: {opening} no better than {always}."
             yield Verdict("warning", "chance", text)
             continue
-        reason = f"{opening}, in {number_of(row.docs, 'text')}, not surely better than {always}"
+        reason = f"{opening}, in {number_of(row.docs, 'text')}, not reliably better than {always}"
         if chance.share >= 1:
-            reason = f"all texts that are judged have the label “{chance.label}”"
-        text = f"Whether the pipeline has learned the task cannot be told: {reason}."
+            reason = f"all evaluated texts have the label “{chance.label}”"
+        text = f"It is undecided whether the pipeline has learned the task: {reason}."
         yield Verdict("note", "chance-undecided", text)
 
 
@@ -161,9 +161,9 @@ def of_random_ones(figures: LayerFigures) -> Iterator[Verdict]:
         yield _dependence(plural, measure, row)
         if row.mixture is not None and row.mixture - row.before > 2 * SMALL:
             text = (
-                f"Predictions are composed of a mixture of {plural}: {percent(row.mixture)} "
-                f"{measure} with it, {percent(row.before)} with the single best one of each text. "
-                "What is drawn is not all that is used."
+                f"Predictions use a mixture of {plural}: {measure} is {percent(row.mixture)} "
+                f"with it, and {percent(row.before)} with only the best one of each text. "
+                "Drawings show only the best one."
             )
             yield Verdict("note", "mixture", text)
 
@@ -179,29 +179,31 @@ def _dependence(plural: str, measure: str, row: RandomStructures) -> Verdict:
     cost, little = f"{begin} cost {lost}", f"{begin} cost only {lost}"
     if points(row.drop).startswith("−"):
         cost = little = (
-            f"{begin} do better, by {points(-row.drop)} points of {measure} (95 % interval "
+            f"{begin} score higher, by {points(-row.drop)} points of {measure} (95 % interval "
             f"{points(-row.high)} to {points(-row.low)})"
         )
-    undecided = f"{cost}. Whether the task looks at the {plural} cannot be told"
+    undecided = f"{cost}. It is undecided whether predictions depend on the {plural}"
     reason = why_undecided(row.before, row.after, row.docs, row.differ)
     if row.docs < FEWEST or (reason and row.low <= 0):
         return Verdict("note", "dependence-undecided", f"{undecided}: {reason}.")
     if row.high < SMALL:
         # A score that is certainly better is not equal.
         worse = row.high < 0
-        why = f"nothing is lost without the {plural}" if worse else f"the task ignores the {plural}"
+        why = (
+            f"nothing is lost without the {plural}" if worse else f"predictions ignore the {plural}"
+        )
         return Verdict("warning", "ignored", f"{little}: {why}.")
     if row.low > 0:
         code, said, hardly = "co-adapted", cost, ""
         if row.low <= SMALL:
             code, said, hardly = "hardly-co-adapted", little, "hardly "
-        used = f"{said}: the composer is {hardly}used to its {plural} (co-adaptation)."
-        text = f"{used} That is no sign that they are right, nor that they help."
+        used = f"{said}: the composer is {hardly}adapted to its own {plural} (co-adaptation)."
+        text = f"{used} This shows neither that they are right nor that they help."
         return Verdict("note", code, text)
     if row.high < NO_SIGN:
-        text = f"{little}: there is no sign that the task looks at the {plural}."
+        text = f"{little}: there is no sign that predictions depend on the {plural}."
         return Verdict("warning", "no-sign-of-use", text)
-    more = f"from {number_of(row.docs, 'text')}. Take more."
+    more = f"from {number_of(row.docs, 'text')}. Give more texts."
     return Verdict("note", "dependence-undecided", f"{undecided} {more}")
 
 
@@ -231,10 +233,10 @@ def of_references(figures: LayerFigures) -> list[Verdict]:
         return [Verdict("warning", "no-better-than-random", text)]
     if behind:
         word = "Worse than" if own < rows[best] else "No better than"
-        text = f"{word} a control that looks at no model: {text}."
+        text = f"{word} a control without a model: {text}."
         return [Verdict("warning", "no-better-than-controls", text)]
     if any(ahead[name][1] <= 0 for name in rows):
-        untold = f"cannot be told from {number_of(reference.docs, 'text')}: {text}."
+        untold = f"is undecided with {number_of(reference.docs, 'text')}: {text}."
         text = f"Whether the {plural} are better than the controls {untold}"
         return [Verdict("note", "controls-undecided", text)]
     if own - rows[best] >= FAR * (1 - rows[best]):
@@ -265,11 +267,17 @@ def of_seeds(figures: LayerFigures) -> list[Verdict]:
     if not math.isfinite(chance):
         return []
     text = (
-        f"Models of {len(seeds.names) + 1} trainings agree on {percent(mean)} of "
-        f"the {figures.plural}' parts; random ones on {percent(chance)}"
+        f"The models of {len(seeds.names) + 1} trainings agree on {percent(mean)} of the parts "
+        f"of their {figures.plural}; random ones agree on {percent(chance)}"
     )
     # On a scale from 0 for random structures to 1 for equal ones.
     way = (mean - chance) / (1 - chance) if chance < 1 else 1.0
     if way < NEAR_RANDOM and seeds.alike:
-        return [Verdict("warning", "seeds-random", f"{text}: what is learned is left to chance.")]
+        return [
+            Verdict(
+                "warning",
+                "seeds-random",
+                f"{text}: which {figures.plural} are learned depends on chance.",
+            )
+        ]
     return [Verdict("note", "seeds-agree" if way >= 0.5 else "seeds-differ", f"{text}.")]

@@ -27,16 +27,16 @@ def why_undecided(ours: float, theirs: float, docs: int, differ: int | None) -> 
     """
     if min(ours, theirs) >= 1:
         everywhere = f"in all {docs} texts" if docs > 1 else "in the one text"
-        return f"both are right {everywhere}, so that neither can be better. Take harder texts"
+        return f"both are right {everywhere}, so neither can be better. Give harder texts"
     if docs >= FEW:
         return ""
     if differ == 0:
         hidden = round(100 * min(1.0, UNSEEN / max(1, docs)))
         return (
-            f"both are the same in {number_of(docs, 'text')}, which are too few. They may differ "
+            f"both are equal in {number_of(docs, 'text')}, which are too few: they may differ "
             f"in up to {hidden} % of all texts and in none of these"
         )
-    return f"{too_few(docs)}. Take {FEW} or more"
+    return f"{too_few(docs)}. Give {FEW} or more"
 
 
 def size_in_words(every: int, judged: Iterable[int]) -> str:
@@ -48,9 +48,9 @@ def size_in_words(every: int, judged: Iterable[int]) -> str:
     least = min([every, *(docs for docs in judged if docs)])
     if least >= FEW:
         return ""
-    said = f"Only {least} of {number_of(every, 'text')} have references to judge by"
+    said = f"Only {least} of {number_of(every, 'text')} have references to evaluate on"
     if least == every:
         there = "There is" if every == 1 else "There are"
-        said = f"{there} only {number_of(every, 'text')} to judge from"
-    consequence = "that is too few" if least < FEWEST else "what is not seen in them proves little"
-    return f"{said}: {consequence}. Take {FEW} or more, better hundreds."
+        said = f"{there} only {number_of(every, 'text')} to evaluate on"
+    consequence = "that is too few" if least < FEWEST else "they may not show small effects"
+    return f"{said}: {consequence}. Give {FEW} or more, better hundreds."

@@ -28,7 +28,10 @@ def of_shape(figures: LayerFigures) -> Iterator[Verdict]:
     shares = figures.tag_shares or {}
     if shares and max(shares.values()) >= NEARLY:
         tag = max(shares, key=lambda name: (shares[name], name))
-        text = f"Tag {tag} covers {percent(shares[tag])} of the tokens: the tags tell nothing."
+        text = (
+            f"Tag {tag} covers {percent(shares[tag])} of the tokens, so the tags carry no "
+            "information."
+        )
         yield Verdict("warning", "one-tag", text)
 
 
@@ -36,7 +39,9 @@ def _judge_heads(figures: LayerFigures) -> list[Verdict]:
     share = figures.flat_share
     if share is None or not share >= NEARLY:
         return []
-    text = f"Trees are nearly flat: {percent(share)} of the tokens are roots or hang on one."
+    text = (
+        f"Trees are nearly flat: {percent(share)} of the tokens are roots or have a root as head."
+    )
     return [Verdict("warning", "flat", text)]
 
 
@@ -61,7 +66,10 @@ def _judge_segments(figures: LayerFigures) -> list[Verdict]:
 def _judge_cells(figures: LayerFigures) -> list[Verdict]:
     found, near = [], figures.mean("diagonal")
     if near >= NEARLY:
-        text = f"The alignment is the text order: {percent(near)} of its cells are on the diagonal."
+        text = (
+            f"The alignment is nearly the diagonal: {percent(near)} of its cells are on the "
+            "diagonal."
+        )
         found.append(Verdict("warning", "diagonal", text))
     if figures.mean("coverage") <= 0.02:
         found.append(Verdict("warning", "none-aligned", "Nearly nothing is aligned."))
@@ -75,23 +83,23 @@ def _judge_arcs(figures: LayerFigures) -> list[Verdict]:
 
 
 CONTROLS_OF_HEADS = {
-    "left-branching": "Every tree is nearly a left-branching chain: {share} of the "
-    "tokens hang on the token after them.",
-    "right-branching": "Every tree is nearly a right-branching chain: {share} of the "
-    "tokens hang on the token before them.",
-    "flat": "Trees are nearly flat: {share} of the tokens hang on the first one.",
-    "balanced": "Every tree is nearly the balanced one, which looks at no word: {share} "
-    "of the heads are its.",
-    "nearest": "The tree follows the text order, like the nearest-head control: {share} "
-    "of the tokens hang on the nearest word before them that ever is a head.",
+    "left-branching": "Every tree is nearly a left-branching chain: the head of {share} of the "
+    "tokens is the next token.",
+    "right-branching": "Every tree is nearly a right-branching chain: the head of {share} of the "
+    "tokens is the token before.",
+    "flat": "Trees are nearly flat: the head of {share} of the tokens is the first token.",
+    "balanced": "Every tree is nearly the balanced tree, which does not depend on words: {share} "
+    "of the heads are the same.",
+    "nearest": "The trees are nearly those of the nearest-head control: the head of {share} of the "
+    "tokens is the nearest word before that is a head in any text.",
 }
 CONTROLS_OF_BRACKETS = {
     "left-branching": "Every tree is (nearly) left-branching: {share} of its brackets "
     "begin with the text.",
     "right-branching": "Every tree is (nearly) right-branching: {share} of its brackets "
     "end with the text.",
-    "balanced": "Every tree is nearly the balanced one, which looks at no word: {share} "
-    "of its brackets are its.",
+    "balanced": "Every tree is nearly the balanced tree, which does not depend on words: {share} "
+    "of its brackets are the same.",
 }
 complete_kind(PARTS, judge=lambda figures: [])
 complete_kind("heads", judge=_judge_heads, control_words=CONTROLS_OF_HEADS)
@@ -126,10 +134,10 @@ def of_length(figures: LayerFigures) -> Iterator[Verdict]:
         return
     same = f"{percent(share)} of the tokens are treated as in most other texts of the same length."
     if share >= BY_LENGTH:
-        text = f"The {figures.plural} do not look at the words: {same}"
+        text = f"The {figures.plural} do not depend on the words: {same}"
         yield Verdict("warning", "by-length", text)
     else:
-        text = f"The length of the text says much of the {figures.plural}: {same}"
+        text = f"The {figures.plural} depend largely on the length of the text: {same}"
         yield Verdict("note", "largely-by-length", text)
 
 
@@ -138,7 +146,7 @@ def of_entropy(figures: LayerFigures) -> Iterator[Verdict]:
     share = figures.mean("relative entropy")
     if share >= UNDECIDED:
         text = f"The scores hardly prefer any of the {figures.plural}: the entropy is "
-        of_choice = f"{percent(share)} of that of a blind choice."
+        of_choice = f"{percent(share)} of the entropy of a uniform choice."
         yield Verdict("warning", "undecided-scores", text + of_choice)
 
 
@@ -148,15 +156,16 @@ def of_mixtures(figures: LayerFigures) -> list[Verdict]:
     if alone is None or alone.share < NEARLY_ALL:
         return []
     text = (
-        f"SparseMAP's mixture has come down to one structure in {percent(alone.share)} of the "
-        f"{figures.plural}. Its weight is 1 whatever the scores are, so that the scorer gets no "
-        "gradient and learns nothing more from these. "
+        f"SparseMAP's mixture has only one structure in {percent(alone.share)} of the "
+        f"{figures.plural}. Small changes of the scores keep its weight at 1, so the scorer gets "
+        "no gradient from these.  "
     )
     if math.isfinite(alone.higher):
         text += (
             f"At temperature = {alone.higher:g}, in place of {alone.temperature:g}, half of them "
-            "are mixtures of several again. Train with that, or with a schedule that ends lower."
+            "are mixtures of several structures. Train with this temperature, or with a "
+            "schedule that ends at lower ones."
         )
     else:
-        text += "No temperature that was tried changes that: the scores are very large."
+        text += "No tested temperature changes this: the scores are very large."
     return [Verdict("note", "one-structure", text)]

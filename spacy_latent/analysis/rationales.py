@@ -68,7 +68,7 @@ def agreement(predicted: Iterable[np.ndarray], reference: Iterable[np.ndarray]) 
         if len(own) != len(gold):
             raise LatentError(
                 f"A rationale over {number_of(len(own), 'token')} is compared with one over "
-                f"{len(gold)}."
+                f"{len(gold)}; expected the same tokens in both."
             )
         if not gold.any():
             continue
@@ -151,7 +151,7 @@ def erasure(
     given = [one for one in zip(docs, rationales, references, strict=True) if len(one[0])]
     kept = [(doc, np.asarray(rationale)) for doc, rationale, _ in given]
     if not kept:
-        raise LatentError("erasure: there is no doc with words. Give some that have any.")
+        raise LatentError("erasure: no doc has words. Give docs with words.")
     whole = _cats(nlp, [(doc, np.ones(len(doc), dtype=bool)) for doc, _ in kept], others)
     alone = _cats(nlp, kept, others)
     without = _cats(nlp, [(doc, ~words) for doc, words in kept], others)
@@ -316,8 +316,8 @@ def report(
     predicted = list(progress(stream, "Rationales", len(kept)))
     if predicted and not any(spans_key in doc.spans for doc in predicted):
         raise LatentError(
-            f"The pipeline wrote no doc.spans[{spans_key!r}]. Set spans_key = {spans_key!r} in the "
-            "config of its latent_textcat, or name the key that it has."
+            f"The pipeline wrote no doc.spans[{spans_key!r}]. Set spans_key = {spans_key!r} in "
+            "the config of its latent_textcat, or give the spans_key that it has."
         )
     own = [rationale_words(doc, spans_key) for doc in predicted]
     rng = random.Random(seed)

@@ -145,8 +145,8 @@ def in_words(unknown: dict[str, list[str]]) -> list[str]:
     """Write a sentence for each entry of :func:`unknown_labels`."""
     return [
         f"The {name} of the references have {a_label(labels)} that the pipeline does not know: "
-        f"{listed(labels)}. What has one of these counts as missed or wrong. Train it with them, "
-        "or call the labels as in training."
+        f"{listed(labels)}. Annotations with such a label count as missed or wrong. Train the "
+        "pipeline with them, or rename the labels as in training."
         for name, labels in unknown.items()
     ]
 

@@ -32,14 +32,14 @@ def remarks(figures: Figures) -> list[str]:
     said += in_words(figures.task.unknown_labels)
     for name, noun in figures.unjudged.items():
         said.append(
-            f"The confidence of {name} cannot be judged: {NOT_ANNOTATED[noun]}. Give texts that "
-            "are annotated with what it finds."
+            f"The confidence of {name} cannot be evaluated: {NOT_ANNOTATED[noun]}. Give texts "
+            "with such annotation."
         )
     if not figures.task.measures:
         said.append(
-            "Nothing was scored: the texts have no annotation of what the pipeline predicts, or "
-            "none that a report knows a score of. So nothing here tells whether the structures "
-            "help. Give annotated texts."
+            "No prediction was scored: the texts have no annotation of what the pipeline "
+            "predicts, or the report has no score for it. So the report cannot show whether the "
+            "structures help. Give annotated texts."
         )
     measure = figures.task.measures.get(F1)
     for name, found in figures.entities.items():
@@ -58,18 +58,18 @@ def _of_entities(name: str, found: EntityFigures, f1: float) -> str:
     if not found.found:
         return (
             f"{name} finds no entity, and the references have {found.gold:,}: precision, recall "
-            f"and F1 are 0. So does a tagger that has learned too little. {LONGER}"
+            f"and F1 are 0. Probably it has learned too little. {LONGER}"
         )
     if found.cuts[0].precision == 0:
         none = f"None of the {found.found:,} that {name} finds is right"
         return (
             f"{none if found.found > 1 else f'The one that {name} finds is wrong'}, and the "
-            f"references have {wanted}. {LONGER} See also whether labels and tokens are those of "
+            f"references have {wanted}. {LONGER} Check also that it has the labels and tokens of "
             "the references."
         )
     if f1 == 0:
         return (
-            f"{name} finds entities that are right, and none of them is in doc.ents: its "
-            "min_confidence leaves them out, or a component after it. Look at these."
+            f"{name} finds correct entities, and none of them is in doc.ents. Check its "
+            "min_confidence, and later components that write doc.ents."
         )
     return ""

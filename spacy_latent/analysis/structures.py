@@ -17,33 +17,33 @@ from spacy_latent.kinds import PARTS, complete_kind, find_kind
 
 # Description of each number.
 MEANINGS: dict[str, str] = {
-    "tokens": "tokens that share a structure, in a pair those of both texts",
-    "depth": "arcs, brackets or phrases, from the root to the deepest token",
+    "tokens": "tokens of a structure; for pairs, of both texts",
+    "depth": "arcs, brackets or phrases from the root to the deepest token",
     "left-branching": "share of arcs whose head comes later in the text",
     "left splits": "share of a bracket's tokens, except two, in its left half: 1 if every tree is "
     "left-branching, 0 if it is right-branching",
     "root share": "share of tokens that are roots",
-    "on the root": "share of tokens that are roots or hang on one",
+    "on the root": "share of tokens that are roots or have a root as head",
     "arc length": "tokens from a head to its modifier",
-    "arcs per token": "arcs, root arcs among them, for each token",
+    "arcs per token": "arcs, including root arcs, for each token",
     "rate": "share of tokens that are chosen",
-    "runs": "stretches of neighbouring chosen tokens",
+    "runs": "runs of neighbouring chosen tokens",
     "first token": "whether the first token is chosen",
     "switches": "share of neighbouring tokens with different tags",
-    "commonest tag": "share of tokens with the commonest tag of the text",
+    "commonest tag": "share of tokens with the most frequent tag of the text",
     "segments": "segments of a text",
     "segment length": "tokens of a segment",
     "phrases": "labelled phrases of a text",
     "phrase length": "tokens of a labelled phrase",
     "coverage": "share of the tokens of the first side that are aligned",
-    "monotonicity": "share of neighbouring aligned tokens whose partners stand in their order",
+    "monotonicity": "share of neighbouring aligned tokens whose partners are in the same order",
     "diagonal": "share of cells on the diagonal",
     "parts": "chosen parts",
-    "entropy": "of p(z), in nats for each token, in a pair each of the first text",
-    "relative entropy": "share of the entropy that all structures alike would have",
-    "effective number": "exp(entropy of a text): the number of equally probable structures that "
-    "would be as uncertain",
-    "support": "structures that a prediction is composed of",
+    "entropy": "entropy of p(z), in nats per token; for pairs, per token of the first text",
+    "relative entropy": "share of the entropy of a uniform distribution",
+    "effective number": "exp(entropy of a text): number of equally probable structures with this "
+    "entropy",
+    "support": "number of structures in the mixture of a prediction",
 }
 SHARES = frozenset(
     {

@@ -161,8 +161,8 @@ def conformal_threshold(
     if not len(sizes) or (len(sizes) + 1) * (1 - coverage) + 1e-9 < 1:
         needed = max(1, math.ceil(1 / (1 - coverage) - 1e-9) - 1)
         raise LatentError(
-            f"A coverage of {coverage} takes at least {needed} texts with {plural(noun)}, and "
-            f"there are {len(sizes)}. Give more annotated text, or a lower coverage."
+            f"A coverage of {coverage} needs at least {needed} texts with {plural(noun)}; "
+            f"{len(sizes)} are given. Give more annotated text, or a lower coverage."
         )
     order = np.argsort(-said, kind="stable")
     # The further text has the weight of one, and a score below all others.

@@ -74,13 +74,13 @@ def _without_warning(
     figures: LayerFigures, good: list[Verdict], untested: list[Verdict]
 ) -> Verdict:
     plural = figures.plural
-    pattern = f"the {plural} are no copy of a simple pattern"
+    pattern = f"the {plural} do not follow a simple pattern"
     known = {verdict.code for verdict in good}
     if "helps" in known:
-        worse = f"does worse when it is trained with {plural} that are not learned."
+        worse = f"scores lower if it is trained with {plural} that are not learned."
         text = f"No sign of triviality: {pattern}, and the same model {worse}"
         return Verdict("good", "not-trivial", text)
-    helps = untested[0].text if untested else f"Whether the {plural} help the task cannot be told."
+    helps = untested[0].text if untested else f"It is undecided whether the {plural} help the task."
     if "far-beyond-controls" in known:
         text = f"No sign of triviality: {pattern}, and they agree with the reference far better "
         return Verdict("good", "not-trivial", f"{text}than every control. {helps}")
@@ -92,8 +92,8 @@ def _untested(figures: LayerFigures) -> Verdict:
     plural = figures.plural
     if figures.trained.controls:
         text = (
-            f"Whether the {plural} help the task was not tested: the texts have no annotation by "
-            "which the model and its control could be scored. Give annotated texts."
+            f"Whether the {plural} help the task was not tested: the texts have no annotation to "
+            "score the model and its control on. Give annotated texts."
         )
         return Verdict("note", "untested", text)
     other = "a pipeline for the same task without them, such as one that reads all words"
@@ -120,21 +120,20 @@ FIRST = (
 HEADLINES = {
     "no-better-than-trained": "No better than a control: the {plural} do not help",
     "no-better-than-random": "No better than a control: {plural} like random ones",
-    "no-better-than-controls": "No better than a control: the {plural} are not those of the "
-    "reference",
+    "no-better-than-controls": "No better than a control: the {plural} differ from the reference",
     "chance": "The task is not learned",
-    "ignored": "The task ignores the {plural}",
-    "no-sign-of-use": "No sign that the task looks at the {plural}",
-    "seeds-random": "Other seeds give other {plural}, as if they were random",
+    "ignored": "Predictions ignore the {plural}",
+    "no-sign-of-use": "No sign that predictions depend on the {plural}",
+    "seeds-random": "Other seeds learn other {plural}, as if they were random",
     "untested": "Whether the {plural} help was not tested",
-    "undecided": "Whether the {plural} help cannot be told",
-    "few": "Too few texts to tell anything from",
+    "undecided": "Undecided whether the {plural} help",
+    "few": "Too few texts for any conclusion",
 }
 # Answers by code of a verdict; the first that applies is given.
 ANSWERS = {
     "no-better-than-trained": "No",
-    "trained-undecided": "That cannot be told",
-    "trained-unlike": "Not shown: the control was trained otherwise",
+    "trained-undecided": "Undecided",
+    "trained-unlike": "Not shown: the control was trained with other settings",
     "helps-little": "A little",
     "helps": "Yes",
 }
@@ -146,7 +145,7 @@ def answer(found: list[Verdict]) -> str:
     """Say in a word or two whether the structures help."""
     codes = {verdict.code for verdict in found}
     if "trained-undecided" in codes and codes & set(UNUSED):
-        return "No sign of it: random ones at prediction do as well"
+        return "No sign of it: random ones at prediction score as high"
     return next((said for code, said in ANSWERS.items() if code in codes), "Not tested")
 
 
@@ -157,7 +156,7 @@ def headline(found: list[Verdict], figures: LayerFigures) -> str:
     if first.code == "not-trivial":
         if "helps" in codes:
             return f"The {plural} help"
-        open_ = "cannot be told" if codes & set(TRAINED) else "was not tested"
+        open_ = "is undecided" if codes & set(TRAINED) else "was not tested"
         return f"The {plural} are mostly right; whether they help {open_}"
     default = "The structure looks trivial" if first.level == "warning" else "Not decided"
     return HEADLINES.get(first.code, default).format(plural=plural)

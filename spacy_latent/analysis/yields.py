@@ -67,7 +67,7 @@ def compare_yields(
         if len(own) != len(other):
             raise LatentError(
                 f"A tree of {number_of(len(own), 'token')} is compared with a reference of "
-                f"{len(other)}."
+                f"{len(other)}; expected the same tokens in both."
             )
     marks = [np.asarray(mask, bool) for mask in masks]
     known = [bool((np.asarray(tree) >= 0).all()) for tree in theirs]

@@ -72,9 +72,9 @@ def entity_flags(doc: Doc) -> dict[str, int]:
     ):
         return {label: int(least) for label, least in given.items()}
     raise LatentError(
-        f"doc._.{ENTITY_FLAGS} of {doc.text[:60]!r} is {reprlib.repr(given)}; expected the "
-        "least number of entities of each label that is known, as {'Chemical': 1, 'Disease': 0}; 0 "
-        "says that the text has none."
+        f"doc._.{ENTITY_FLAGS} of {doc.text[:60]!r} is {reprlib.repr(given)}; expected a dict "
+        "from labels to the least number of their entities, as {'Chemical': 1, 'Disease': 0}. 0 "
+        "means that the text has none. Leave out a label if nothing is known."
     )
 
 

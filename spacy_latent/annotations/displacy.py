@@ -84,8 +84,9 @@ def style_of(span: SpanStructure) -> str:
     if not style:
         drawn = [kind.name for kind in known_kinds() if _style_of_accessors(kind.accessors)]
         raise LatentError(
-            f"displaCy has no drawing of {span.structure}: its kind is {span.kind!r}, and drawings "
-            f"are of {', '.join(drawn)}. It is in doc._.latent[...].spans[i].decoded."
+            f"displaCy cannot draw {span.structure}: its kind is {span.kind!r}; expected one of "
+            f"{', '.join(drawn)}. Use spacy_latent.visualize.render, or read "
+            "doc._.latent[...].spans[i].decoded."
         )
     return style
 

@@ -84,12 +84,13 @@ def restore(doc: Doc, value: object) -> None:
             # The text may be anything, and so may the values in it.
             remove(doc, name)
             raise LatentError(
-                f"doc._.latent: what is stored of {name!r} cannot be read ({type(error).__name__}: "
-                f"{error}). Write the doc again with doc.to_json(underscore=['latent'])."
+                f"doc._.latent: the stored structures of {name!r} cannot be read "
+                f"({type(error).__name__}: {error}). Write the doc again with "
+                "doc.to_json(underscore=['latent'])."
             ) from error
     if lost:
         warnings.warn(
-            f"No structure of {', '.join(map(repr, lost))} is on the doc: its JSON is of other "
+            f"The structures of {', '.join(map(repr, lost))} were not read: the JSON has other "
             "tokens, or was not written by doc.to_json(underscore=['latent']) of this version. "
             "DocBin(store_user_data=True) and doc.to_bytes() keep structures too.",
             LatentWarning,

@@ -33,8 +33,8 @@ def entities_of(tags: np.ndarray, labels: Sequence[str]) -> list[tuple[int, int,
     """
     if not names_entities(labels):
         raise LatentError(
-            f"Tags named {', '.join(labels[:5])} make no entities; expected 'O', and labels with "
-            "B-, I-, L- and U- before them."
+            f"Tags named {', '.join(labels[:5])} do not encode entities; expected BILUO tags: 'O', "
+            "and labels after B-, I-, L- and U-."
         )
     outside, parts = _parts_of(tuple(labels))
     found, start = [], 0

@@ -131,9 +131,9 @@ class LatentAnnotation:
             numbers = f" (0 to {count - 1})" if count else ""
             raise LatentError(
                 f"alternative is {alternative}, and {self.component!r} stored "
-                f"{number_of(count, 'alternative')}{numbers}. To store more, set `alternatives` in "
-                "the component's config or in inspect_docs. A short text may have no more "
-                "structures."
+                f"{number_of(count, 'alternative')}{numbers}. To store more, raise `alternatives` "
+                "in the component's config or in inspect_docs. A short text may have fewer "
+                "structures than that."
             )
 
     def dependencies(
@@ -158,8 +158,8 @@ class LatentAnnotation:
         _check_kind(span, "arcs", "dependencies")
         if span.arc_labels is None or span.labels is None:
             raise LatentError(
-                f"The arcs of {self.component!r} have no labels. A latent_parser gives labels; "
-                "without them arcs are in doc._.latent[...].arcs()."
+                f"The arcs of {self.component!r} have no labels: only a latent_parser gives "
+                "labels. Read arcs without labels from doc._.latent[...].arcs()."
             )
         shift, names = span.start - 1, span.labels
         return [
@@ -204,8 +204,8 @@ class LatentAnnotation:
             _check_kind(span, "entities")
             if span.labels is None:
                 raise LatentError(
-                    f"The tags of {self.component!r} have no names, so they make no entities. They "
-                    "are in doc._.latent[...].tags."
+                    f"The tags of {self.component!r} have no names, so they do not encode "
+                    "entities. Read them from doc._.latent[...].tags."
                 )
             tags, probabilities = span.decoded, span.entity_probabilities
             if alternative is not None:
@@ -392,5 +392,5 @@ def _check_kind(span: SpanStructure, accessor: str, wanted: str = "") -> None:
     wanted = wanted or accessor
     tree = "is not a dependency tree, so it " if wanted == "heads" else ""
     raise LatentError(
-        f"{span.structure} {tree}has no {wanted}: its kind is {span.kind!r}. It is in {there}."
+        f"{span.structure} {tree}has no {wanted}: its kind is {span.kind!r}. Read it from {there}."
     )

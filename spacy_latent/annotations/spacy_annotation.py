@@ -51,7 +51,10 @@ def set_heads(doc: Doc, spans: Sequence[SpanStructure], component: str) -> None:
     heads, labels = list(range(len(doc))), [""] * len(doc)
     for span in spans:
         if "heads" not in find_kind(span.kind).accessors:
-            raise LatentError(f"{component}: set_heads needs trees, not {span.structure}.")
+            raise LatentError(
+                f"{component}: set_heads is true, and its structure is {span.structure}; expected "
+                "a structure of dependency trees. Set set_heads = false."
+            )
         first_root = None
         for modifier, head in enumerate(span.decoded.tolist()):
             if head:

@@ -105,8 +105,8 @@ def with_structure(
         without = [name for name, owner in owners.items() if owner is None]
         if without:
             raise LatentError(
-                f"{', '.join(having.values())} has a latent structure already, and "
-                f"{', '.join(without)} has none. Change them in two steps."
+                f"{', '.join(having.values())} already has a latent structure, and "
+                f"{', '.join(without)} has none. Change them in two steps, with --component."
             )
         if shared and set(having) != {ENCODER}:
             raise LatentError(
@@ -182,8 +182,8 @@ def with_other(name: str, component: Block, structure: str | None, estimator: st
     if structure is None and estimator is None:
         raise LatentError(
             f"{name} has a latent structure already: {named(block, 'structure')}, with "
-            f"{named(block, 'estimator')}. Name another with --structure or --estimator, which "
-            f"replaces the whole block [{place}.structure] or [{place}.estimator]."
+            f"{named(block, 'estimator')}. Give another one with --structure or --estimator, "
+            f"which replaces the whole block [{place}.structure] or [{place}.estimator]."
         )
     if structure is not None:
         check_texts(name, block, structure_block(structure, "composer" not in block))
@@ -250,10 +250,10 @@ def choose_component(components: dict[str, Block], pipeline: list[str]) -> str:
         return able[0]
     if able:
         options = ", ".join(f"--component {name}" for name in able)
-        raise LatentError(f"Several components could get a structure. Give one: {options}.")
+        raise LatentError(f"Several components could get a structure. Name one: {options}.")
     raise LatentError(
-        f"None of {', '.join(pipeline) or 'its components'} has an embedder of tokens. Add one "
-        "that does, such as textcat, ner, spancat or tagger."
+        f"None of {', '.join(pipeline) or 'its components'} has an embedder of tokens. Add a "
+        "component that has one, such as textcat, ner, spancat or tagger."
     )
 
 
@@ -275,10 +275,10 @@ def with_own_loss(name: str, component: Block, embedder: Block, layers: dict[str
     """Replace a text classifier over this embedder by the one with a loss for each structure."""
     if component["factory"] not in TEXTCATS:
         raise LatentError(
-            f"{name} cannot learn by {layers['estimator']['@misc']}, which needs the loss of each "
-            f"structure. Of spaCy's components {' and '.join(TEXTCATS)} have one that does, with a "
-            "structure of their own. Take another estimator for it, such as marginals, sparsemap "
-            "or implicit-mle."
+            f"{name} cannot learn with {layers['estimator']['@misc']}, which needs the loss of "
+            f"each structure. Of spaCy's components {' and '.join(TEXTCATS)} can compute it, if "
+            "each has a structure of its own. Use another estimator, such as marginals, "
+            "sparsemap or implicit-mle."
         )
     component["model"] = {
         "@architectures": CLASSIFIER,

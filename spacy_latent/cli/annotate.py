@@ -34,36 +34,41 @@ def annotate_cli(
     model: Model,
     corpus: str = typer.Argument(
         ...,
-        help="Texts: .parquet, .jsonl, .csv, .tsv, .spacy, .txt, a directory of these, or -, stdin",
+        help="Texts: .parquet, .jsonl, .csv, .tsv, .spacy, .txt, a directory of these, or - for "
+        "standard input",
     ),
     output: Path = typer.Argument(..., help="Directory for the annotated texts", file_okay=False),
     engine: str = typer.Option(
-        "local", "--engine", "-e", help="local, or ray: what starts the processes"
+        "local", "--engine", "-e", help="How to start the processes: local, or ray"
     ),
     workers: int = typer.Option(1, "--workers", "-w", min=1, help="Number of processes"),
-    form: str = typer.Option("parquet", "--format", "-f", help="parquet or docbin"),
-    rows: int = typer.Option(10_000, "--rows", min=1, help="Texts in each file that is written"),
+    form: str = typer.Option(
+        "parquet", "--format", "-f", help="Format of the files to write: parquet or docbin"
+    ),
+    rows: int = typer.Option(10_000, "--rows", min=1, help="Texts in each written file"),
     batch_size: int = typer.Option(256, "--batch-size", min=1, help="Texts in a batch"),
     threads: int | None = typer.Option(
         None,
         "--threads",
         min=1,
-        help="Of each process. If not given, its share of the cores, and 1 with ray",
+        help="Threads of each process. Default: its share of the cores, or 1 with ray",
     ),
     text_field: str | None = typer.Option(
         None,
         "--text-field",
-        help="Column or field of the texts; for pairs of texts two, with a comma between them. If "
-        "not given, 'text'; for pairs what the pipeline's config says, or 'text_a,text_b'",
+        help="Column or field of the texts; for pairs of texts two, as text_a,text_b. Default: "
+        "'text'; for pairs the fields in the pipeline's config, else 'text_a,text_b'",
     ),
-    id_field: str = typer.Option("id", "--id-field", help="Column or field of their ids, if any"),
+    id_field: str = typer.Option(
+        "id", "--id-field", help="Column or field of the texts' ids, if they have any"
+    ),
     code: Code = None,
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU; not with ray"),
     most_workers: int | None = typer.Option(
         None,
         "--max-workers",
         min=1,
-        help="With ray: largest number of processes, if there is capacity; --workers is the least",
+        help="With ray: most processes if the cluster has capacity; --workers is the fewest",
     ),
     gpus: float = typer.Option(
         0.0, "--gpus", min=0.0, help="With ray: GPUs of each process; 0.5 if two share one"
@@ -71,14 +76,13 @@ def annotate_cli(
     address: str | None = typer.Option(
         None,
         "--address",
-        help="With ray: address of a running cluster, auto for this machine's; without it, a "
-        "cluster is started here",
+        help="With ray: address of a running cluster, or auto for the one of this machine. "
+        "Default: start a cluster on this machine",
     ),
 ) -> None:
-    """Annotate a corpus with a pipeline, and write files of Parquet or of spaCy's docs.
+    """Annotate a corpus with a pipeline, and write Parquet files or .spacy files.
 
-    Shards that are complete are not annotated again. To resume an interrupted annotation, start the
-    command again.
+    To resume an interrupted annotation, start the command again. It skips complete files.
     """
     from spacy_latent.distributed.annotate import annotate
     from spacy_latent.distributed.ray_data import annotate_with_ray
@@ -128,7 +132,7 @@ def annotate_cli(
 def check_engine(engine: str, has_ray_options: bool, gpu_id: int) -> None:
     """Exit with an error for an unknown engine, or options of the other one."""
     if engine not in ENGINES:
-        fail(f"The engine is {engine!r}", f"Give one of {', '.join(ENGINES)}.")
+        fail(f"--engine is {engine!r}", f"Give one of {', '.join(ENGINES)}.")
     if engine == "ray" and gpu_id >= 0:
         fail("--gpu-id is for --engine local", "Give --gpus, the share of a GPU of each process.")
     if engine == "local" and has_ray_options:

@@ -38,16 +38,16 @@ def main(
         ..., help="Docs with heads: .spacy, a directory of these, or .jsonl"
     ),
     gold_preproc: bool = typer.Option(
-        False, "--gold-preproc", help="Give the pipelines the sentences and tokens of the corpus"
+        False, "--gold-preproc", help="Parse the gold sentences and tokens of the corpus"
     ),
     metrics: Metrics = None,
     code: Code = None,
     gpu_id: GpuId = -1,
 ) -> None:
-    """Report the unlabelled attachment of the best trees, of a parser, and of control trees.
+    """Print the unlabelled attachment scores of latent trees, parses and control trees.
 
-    Also reports measures that do not depend on a convention for heads. The control trees use no
-    model.
+    Also prints measures that do not depend on a convention for heads. Control trees need no model,
+    such as the word before as head.
     """
     from spacy_latent.cli.progress import progress
 
@@ -62,18 +62,24 @@ def main(
         name = short if names.count(short) == 1 else str(path)
         trees = predicted_trees(nlp, examples, gold_preproc, progress)
         if not trees:
-            fail(f"{path} puts no trees on docs: it has neither a parse nor latent heads.")
+            fail(
+                f"{path} writes no trees on docs: it has neither a parse nor latent heads. Give "
+                "a pipeline with one of them."
+            )
         if not any(example.reference.has_annotation("DEP") for example in examples):
-            fail(f"The docs of {corpus} have no heads to compare with.")
-        with failing(f"The heads of {corpus} cannot be compared with"):
+            fail(
+                f"The docs of {corpus} have no heads to compare with. Give docs with annotated "
+                "heads."
+            )
+        with failing(f"The trees cannot be compared with the heads of {corpus}"):
             found = measure(examples, {f"{name}: {source}": each for source, each in trees.items()})
         # Each table ends with the controls. Keep them once.
         table = {**{row: table[row] for row in table if row not in found}, **found}
     print_table(table)
     if any(row.endswith(f": {PARSE}") for row in table):
         msg.text(
-            f"{PARSE} is the parse that docs have at the end of a pipeline; a row with the name of "
-            "a component is of its trees in doc._.latent"
+            f"{PARSE} is the parse on the docs at the end of the pipeline. Rows with the name of "
+            "a component evaluate its trees in doc._.latent"
         )
     if metrics is not None:
         write_json(metrics, for_json(table))
@@ -87,7 +93,10 @@ def read_with_heads(nlp: Language, corpus: Path, gold_preproc: bool) -> list[Exa
 
     if corpus.is_file() and corpus.suffix != ".spacy":
         if gold_preproc:
-            fail("--gold-preproc is for docs in spaCy's binary format", f"The corpus is {corpus}.")
+            fail(
+                "--gold-preproc needs docs in spaCy's binary format (.spacy)",
+                f"The corpus is {corpus}.",
+            )
         with failing(f"The corpus {corpus} cannot be read"):
             return read_examples(nlp, str(corpus))
     try:

@@ -35,10 +35,10 @@ Examples:
   spacy latent calibrate training/model-best corpus/dev.spacy training/precise --precision 0.97
 
   spacy latent calibrate training/model-best corpus/dev.spacy training/precise --precision 0.97
-  --group-by article
+--group-by article
 
   spacy latent calibrate training/model-best corpus/dev.spacy training/calibrated --test
-  corpus/test.spacy
+corpus/test.spacy
 """
 
 
@@ -46,77 +46,76 @@ def calibrate_cli(
     model: Model,
     dev: str = typer.Argument(
         ...,
-        help="Annotated texts that it was not trained on: .spacy, .jsonl, what the config reads",
+        help="Annotated texts that the pipeline was not trained on: .spacy, .jsonl, or the format "
+        "of the config's reader",
     ),
     output: Path = typer.Argument(..., help="Directory to write the calibrated pipeline to"),
     component: str | None = typer.Option(
         None,
         "--component",
         "-c",
-        help="Name of the crf_ner, tree_spancat or latent_parser; may be left out if there is "
-        "only one",
+        help="Name of the crf_ner, tree_spancat or latent_parser; needed if there are several",
     ),
     coverage: float | None = typer.Option(
         None,
         "--coverage",
-        help="Store sets of possible entities, which hold all of a text in this share of texts; or "
-        "sets of heads or nested spans, which hold this share of those of a text",
+        help="Store sets of possible predictions. In this share of texts, the set of entities "
+        "has all entities of the text. Sets of heads or nested spans have this share of those of "
+        "a text",
     ),
     precision: float | None = typer.Option(
         None,
         "--precision",
-        help="Set min_confidence to the lowest at which entities or spans of other text have this "
-        "precision, with the confidence of --confidence; for arcs print this probability",
+        help="Set min_confidence to the lowest value with which entities or spans in other text "
+        "have this precision, with the certainty of --confidence. For arcs, only print the value",
     ),
     sure: float | None = typer.Option(
         None,
         "--confidence",
-        help="With --precision: how sure it has to be that other text has the precision; 0.9 if "
-        "left out",
+        help="With --precision: probability that other text has the precision. Default: 0.9",
     ),
     point_estimate: bool = typer.Option(
         False,
         "--point-estimate",
-        help="With --precision: the lowest min_confidence at which these very texts have it; other "
-        "text has it in fewer than half of all cases",
+        help="With --precision: set the lowest min_confidence with which the calibration texts "
+        "have it. Other text has it in fewer than half of all cases",
     ),
     few: bool = typer.Option(
         False,
         "--few",
-        help="With --precision: set min_confidence even if it keeps fewer than 20 entities, "
-        "fewer than one in ten, or fewer than twice as many as would do if all were right",
+        help="With --precision: also accept a min_confidence that keeps fewer than 20 entities, "
+        "or fewer than one in ten, or fewer than twice as many as would suffice if all were right",
     ),
     group_by: str | None = typer.Option(
         None,
         "--group-by",
-        help="Where each doc names the document that it is a piece of: a key of doc.user_data, a "
-        "custom attribute, or a key of the lines of .jsonl or of their meta; 'document' if left "
-        "out. A promised precision then counts documents as independent, not docs",
+        help="Name of the value that groups docs into documents: a key of doc.user_data, a custom "
+        "attribute, or a key of a .jsonl line or its meta. --precision then assumes that "
+        "documents are independent, instead of docs. Default: document",
     ),
     docs_per_document: int | None = typer.Option(
         None,
         "--docs-per-document",
         min=1,
-        help="Count runs of so many docs as the pieces of a document, if no doc names it",
+        help="Group this many neighbouring docs into a document, if docs do not name their "
+        "documents",
     ),
     biases: bool = typer.Option(
         False,
         "--biases",
-        help="Let each label have a bias if held-out texts ask for them; other entities may be "
-        "found then",
+        help="Also fit a bias for each label, if it improves the loss of held-out texts. The "
+        "component may then find other entities",
     ),
     confidence: bool | None = typer.Option(
         None,
         "--slope/--no-slope",
-        help="A slope and shifts of the odds of entities, spans or arcs; by default if held-out "
-        "ones ask for them",
+        help="Fit a slope and shifts of the odds of entities, spans or arcs, or do not. Default: "
+        "fit them if it improves the loss of held-out ones",
     ),
     test: str | None = typer.Option(
-        None, "--test", help="Further annotated texts, to measure on what calibration has not seen"
+        None, "--test", help="Further annotated texts, to measure the calibration on"
     ),
-    force: bool = typer.Option(
-        False, "--force", "-F", help="Overwrite the pipeline that is in OUTPUT"
-    ),
+    force: bool = typer.Option(False, "--force", "-F", help="Overwrite the pipeline in OUTPUT"),
     limit: Limit = 0,
     as_json: FiguresAsJson = False,
     code: Code = None,
@@ -124,10 +123,10 @@ def calibrate_cli(
 ) -> None:
     """Calibrate probabilities of entities, spans or parses, and write the calibrated pipeline.
 
-    Fits a temperature, and also a slope and shifts of labels if the texts need them; for parses a
-    temperature of trees and one of labels, a slope and shifts of arcs, and a slope and a shift of
-    whole trees. A fit that does not gain on texts left out of it is not kept. Prints the
-    precision above several confidences, and the calibration by label.
+    For entities and spans it fits a temperature, and a slope and shifts of their odds. For parses
+    it fits temperatures of trees and of labels, and slopes and shifts of the odds of arcs and of
+    whole trees. A fit is dropped if texts left out of it do not gain. Prints the precision at
+    several thresholds of confidence, and the calibration by label.
     """
     import srsly
 
@@ -162,7 +161,10 @@ def calibrate_cli(
         examples = read_grouped(nlp, dev, limit, group_by, docs_per_document)
         further = read_examples(nlp, test, limit) if test else []
         if test and Path(test).resolve() == Path(dev).resolve():
-            warn("--test has the texts that calibration sees, so its figures are too good")
+            warn(
+                "--test has the same texts as the calibration, so its figures are too good. "
+                "Give other texts"
+            )
         kind = kind_of(nlp, component)
         # Also if a component is named: this refuses a pipeline without one to calibrate.
         first = first_component(nlp, kind)
@@ -171,15 +173,15 @@ def calibrate_cli(
         before = pipe.calibration
         if not as_json and before is not None:
             msg.info(
-                f"{name} is calibrated already. This calibration is replaced, and the figures "
-                "before are of the component as it was trained."
+                f"{name} is already calibrated. This calibration is replaced, and the figures "
+                "named 'before' are without it."
             )
         if precision is None:
-            refuse_options(of_precision, "goes with --precision, which is not given.")
+            refuse_options(of_precision, "needs --precision, which is not given.")
         if point_estimate and sure is not None:
             raise LatentError(
-                "--confidence goes with a promise, and --point-estimate promises nothing; give one "
-                "of them."
+                "--confidence and --point-estimate exclude each other: a point estimate holds "
+                "with no given confidence. Give one of them."
             )
         factory = {ARCS: "latent_parser", SPANS: "tree_spancat"}.get(kind)
         if factory:
@@ -209,9 +211,9 @@ def warn_of_threshold(name: str, least: float) -> None:
     """Warn if the component has a min_confidence above 0, which was set for other confidences."""
     if least:
         msg.warn(
-            f"min_confidence of {name} was set before, to {least:.3g}, and applies to the new "
-            "confidences from now on. What was promised of it holds no longer: give --precision to "
-            "set it anew, or set it to 0."
+            f"min_confidence of {name} is {least:.3g}, which was set for the confidences before "
+            "this calibration. The precision that it had is no longer guaranteed. Give "
+            "--precision to set it again, or set it to 0."
         )
 
 
@@ -253,8 +255,8 @@ def refuse_to_overwrite(output: Path, force: bool) -> None:
     if output.exists() and not output.is_dir():
         fail(
             f"{output} exists and is a file",
-            "OUTPUT is the directory that the calibrated pipeline is written to. Give the name of "
-            "one, which need not exist.",
+            "OUTPUT is the directory of the calibrated pipeline. Give a directory, which need "
+            "not exist.",
         )
     there = sorted(path.name for path in output.iterdir()) if output.is_dir() else []
     if there and not force:
@@ -262,6 +264,6 @@ def refuse_to_overwrite(output: Path, force: bool) -> None:
     if there and "meta.json" not in there:
         more = ", ..." if len(there) > 3 else ""
         fail(
-            f"{output} holds files and no pipeline: {', '.join(there[:3])}{more}",
-            "--force overwrites nothing but a pipeline. Give the name of another directory.",
+            f"{output} holds files that are no pipeline: {', '.join(there[:3])}{more}",
+            "--force overwrites only pipelines. Give another directory.",
         )

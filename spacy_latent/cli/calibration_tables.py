@@ -47,21 +47,21 @@ def print_parses(nlp: Language, name: str, asked: Request, found: ParseResult) -
     shown = further.values() if further else [fit.after for fit in fitted.fits]
     texts = FURTHER_TEXTS if further else CALIBRATION_TEXTS
     for judged in shown:
-        msg.divider(f"{judged.noun.capitalize()}s of {texts} from a confidence on")
+        msg.divider(f"{judged.noun.capitalize()}s of {texts} at or above a confidence")
         print_thresholds(judged, chosen.get(judged.noun))
         print_groups(judged, texts)
     if found.refused:
-        fail("Nothing is saved: there is no threshold for this precision", found.refused)
+        fail("Nothing is saved: no threshold has this precision", found.refused)
     for fit in fitted.fits if chosen else ():
         if fit.after.noun in chosen:
             print_least(chosen[fit.after.noun], fit.after, further.get(fit.after.noun))
         else:
-            msg.warn(f"The texts do not support this precision of {plural(fit.after.noun)}.")
+            msg.warn(f"The texts do not support this precision for {plural(fit.after.noun)}.")
     if chosen:
         msg.info(
-            "A parser drops no arc, so nothing is set. Select arcs by their probability: that of "
-            "arcs is in latent.arcs(), that of labelled arcs in latent.dependencies(). That of "
-            "whole trees is whole_probability of latent.spans, and labelled_whole_probability"
+            "A parser drops no arc, so no threshold is set. Select arcs by their probability: "
+            "it is in latent.arcs(), and for labelled arcs in latent.dependencies(). For whole "
+            "trees it is whole_probability or labelled_whole_probability of each of latent.spans"
         )
     warn_without_annotation(nlp, name, "no probabilities", asked.output)
     msg.good(f"Saved to {asked.output}")
@@ -148,9 +148,9 @@ def print_odds(made: ConfidenceMap, noun: str) -> None:
             "one span may add up to more than 1."
         )
         msg.warn(
-            f"The slope is below {FLAT}: odds that are 100 times those of another become "
-            f"{100**made.slope:.1f} times. Confidences say how often {plural(noun)} that are found "
-            f"are right, and little about which. They are not fitted to {others} With --no-slope "
+            f"The slope is below {FLAT}: a ratio of 100 between two odds becomes "
+            f"{100**made.slope:.1f}. Confidences say how often {plural(noun)} that are found are "
+            f"right, and little about which. They are not fitted to {others} With --no-slope "
             "they stay the probabilities of the model."
         )
 

@@ -51,26 +51,26 @@ def print_promise(least: PromisedThreshold, fitted: JudgedEntities) -> None:
     else:
         msg.text(
             f"{assumed}; a text is a doc, and the bound counts {number_of(least.texts, 'doc')}. "
-            "Where docs are pieces of documents, say of which: --group-by, or --docs-per-document"
+            "If docs are pieces of documents, give --group-by or --docs-per-document"
         )
     if least.texts < CHECKED_TEXTS:
         msg.warn(
-            "Such promises were checked by simulation with "
-            f"{CHECKED_TEXTS} {plural(text)} or more, and there are {least.texts} with "
-            f"{plural(fitted.noun)}. It holds less often if those of a {text} are "
-            "right or wrong together."
+            f"Such bounds were checked by simulation with {CHECKED_TEXTS} {plural(text)} or "
+            f"more, and there are {least.texts} with {plural(fitted.noun)}. It holds less often "
+            f"if predictions in one {text} are right or wrong together."
         )
     if least.largest > LARGE:
         msg.warn(
-            f"One {text} has {as_percent(least.largest)} of the {plural(fitted.noun)}. If it is "
-            "not like the others, neither is the bound. Add texts, or take some of its away."
+            f"One {text} has {as_percent(least.largest)} of the {plural(fitted.noun)}. If it "
+            "differs from other text, so does the precision. Add texts, or remove a part of "
+            "this one."
         )
     if not least.threshold:
         return
     point = threshold_for(fitted, least.promised)
     estimate = ""
     if point is not None and point.threshold < least.threshold:
-        estimate = f"; {as_percent(point.recall)} at the point estimate, which promises nothing"
+        estimate = f"; {as_percent(point.recall)} at the point estimate, without this bound"
     msg.text(
         f"It costs recall: {as_percent(least.recall)} with it, {as_percent(least.full_recall)} "
         f"without a threshold{estimate}"
@@ -101,13 +101,13 @@ def print_least(
     else:
         if not least.threshold:
             msg.info(
-                f"All {several} of the calibration texts together have the precision that was "
-                f"asked for, so {setting} is 0: none is dropped"
+                f"All {several} of the calibration texts together have the requested precision, "
+                f"so {setting} is 0: none is dropped"
             )
         msg.info(
-            "This is a point estimate: the precision is that of these texts, and other text has "
-            "less in more than half of all cases. Without --point-estimate it holds with the "
-            "confidence of --confidence."
+            "This is a point estimate: these texts have the precision, and other text has less "
+            "in more than half of all cases. Without --point-estimate, other text has it with "
+            "the confidence of --confidence."
         )
     for one, entities, texts in cuts:
         msg.info(f"{name} keeps {in_words(one, entities, texts)}")
@@ -115,19 +115,20 @@ def print_least(
         if not least.threshold and 0 < one.kept < FEW:
             msg.warn(
                 f"There {'is' if one.kept == 1 else 'are'} only "
-                f"{number_of(one.kept, fitted.noun)} of {texts}, so their precision is "
-                "hardly known. Calibrate on more text."
+                f"{number_of(one.kept, fitted.noun)} in {texts}, too few to know their "
+                "precision. Calibrate on more text."
             )
         elif not entities.probabilities:
             msg.warn(
-                f"No {fitted.noun} of {texts} can be judged, so they tell nothing of {name}. Are "
-                "they annotated with what the component finds?"
+                f"No {fitted.noun} in {texts} is annotated as right or wrong, so the effect of "
+                f"{name} is unknown. Give texts that are annotated with the labels of the "
+                "component."
             )
         elif least.threshold and keeps_few(one, entities):
             msg.warn(
                 f"{name} leaves few {several} of {texts}: {one.kept} of "
-                f"{len(entities.probabilities)}. Little is left, and its precision "
-                "is hardly known. Ask for a lower --precision, or calibrate on more text."
+                f"{len(entities.probabilities)}. These are too few to know their precision. Give "
+                "a lower --precision, or calibrate on more text."
             )
 
 

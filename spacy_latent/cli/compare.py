@@ -26,7 +26,7 @@ Examples:
   spacy latent evaluate compare metrics/latent.json metrics/baseline.json
 
   spacy latent evaluate compare training/seed-0/model-best training/seed-1/model-best
-  --corpus corpus/dev.spacy
+--corpus corpus/dev.spacy
 """
 
 
@@ -67,16 +67,17 @@ def main(
     files: list[Path] = typer.Argument(
         ..., help="Evaluations, as 'spacy evaluate --output' writes them, or trained pipelines"
     ),
-    corpus: str | None = typer.Option(None, "--corpus", help="Texts to compare pipelines on"),
+    corpus: str | None = typer.Option(
+        None, "--corpus", help="Texts to compare pipelines on; needed for pipelines"
+    ),
     limit: Limit = 0,
     as_json: FiguresAsJson = False,
     code: Code = None,
     gpu_id: GpuId = -1,
 ) -> None:
-    """Compare evaluations or pipelines.
+    """Compare the scores of several evaluations or pipelines.
 
-    Evaluations are compared by their scores. Pipelines are compared by their scores, and by the
-    agreement of their latent structures if they have some.
+    For pipelines, also prints the agreement of their latent structures, if they have some.
     """
     import srsly
 
@@ -98,7 +99,7 @@ def main(
         other = paths[pipelines.index(False)]
         fail(
             "Give evaluations or pipelines, not both.",
-            f"{other} is no pipeline. If pipelines are to read it, give it as --corpus {other}",
+            f"{other} is no pipeline. To compare pipelines on it, give --corpus {other}",
         )
     metrics = []
     with failing("The evaluations could not be read"):
@@ -107,14 +108,17 @@ def main(
         try:
             metrics.append(srsly.json_loads(text))
         except ValueError as error:
-            fail(f"{path} is no JSON: {error}. Write it with 'spacy evaluate --output'.")
+            fail(
+                f"{path} is no JSON: {error}. Write the evaluation with 'spacy evaluate --output'."
+            )
         if not isinstance(metrics[-1], dict):
-            fail(f"{path} holds no scores. Write it with 'spacy evaluate --output'.")
+            fail(f"{path} holds no scores. Write the evaluation with 'spacy evaluate --output'.")
     rows = comparison_rows(metrics)
     if not rows:
         fail(
             "The evaluations have no score in common",
-            "Give those of pipelines for one task, as 'spacy evaluate --output' writes them.",
+            "Give evaluations of pipelines for the same task, as 'spacy evaluate --output' "
+            "writes them.",
         )
     if as_json:
         print(srsly.json_dumps({"files": paths, "scores": comparison(metrics)}))
@@ -122,7 +126,7 @@ def main(
     header = ("", *(short_name(path, paths).removesuffix(".json") for path in paths))
     msg.table(rows, header=header)
     if missed := missing_scores(metrics):
-        msg.info(f"Not every evaluation has {', '.join(missed)}: left out")
+        msg.info(f"Left out, since not every evaluation has it: {', '.join(missed)}")
 
 
 def _compare_pipelines(
@@ -136,7 +140,7 @@ def _compare_pipelines(
     from spacy_latent.evaluation.assessment import assess
 
     if corpus is None:
-        fail("Pipelines are compared on texts. Give some with --corpus.")
+        fail("No texts to compare the pipelines on. Give --corpus.")
     with failing("The pipelines could not be compared"):
         prepare(code, gpu_id)
         names = [short_name(model, models) for model in models]

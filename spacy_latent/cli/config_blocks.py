@@ -248,15 +248,16 @@ def check_texts(name: str, block: Block, structure: Block) -> None:
     is_of_pairs = str(block["@architectures"]).startswith(PAIRS)
     if is_of_pairs and not aligns:
         raise LatentError(
-            f"{name} aligns two texts, and {made.name} is over one. Take an alignment, such as "
-            "one-to-one-alignment, many-to-one-alignment or monotone-alignment."
+            f"{name} aligns two texts, and {made.name} is a structure of one text. Give an "
+            "alignment, such as one-to-one-alignment, many-to-one-alignment or "
+            "monotone-alignment."
         )
     getter = (block.get("span_getter") or {}).get("@misc", "")
     if aligns and not is_of_pairs and not getter.startswith(PAIR_SPANS):
         raise LatentError(
-            f"{made.name} aligns two texts, and {name} reads one. Take a structure over one text; "
-            "or, for docs of two texts, make a classifier of pairs with --pairs, in which "
-            "--structure then changes the alignment."
+            f"{made.name} aligns two texts, and {name} reads one. Give a structure of one text. "
+            "For docs of two texts, first make a classifier of pairs with --pairs; then "
+            "--structure changes its alignment."
         )
 
 

@@ -35,8 +35,8 @@ def config_overrides(arguments: list[str]) -> dict[str, Any]:
     except NoSuchOption as error:
         # The class is from a different copy of click than typer's, which would not catch it.
         raise LatentError(
-            f"{error.option_name!r} is no option of this command and no setting of a config, "
-            "such as --training.max_steps 100."
+            f"{error.option_name!r} is neither an option of this command nor a setting of the "
+            "config. A setting has a dotted name, as in --training.max_steps 100."
         ) from None
 
 

@@ -128,7 +128,7 @@ def defaults_taken(config: Block) -> Iterator[str]:
             blocks = ", ".join(f"[{place}.{key}]" for key in missing)
             are = "is no block" if len(missing) == 1 else "are no blocks"
             its = "its default is" if len(missing) == 1 else "their defaults are"
-            yield f"There {are} {blocks}: {its} taken."
+            yield f"There {are} {blocks}: {its} used."
 
 
 def inner_first(block: Block, place: str = "") -> Iterator[tuple[str, Block]]:

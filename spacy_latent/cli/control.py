@@ -19,10 +19,10 @@ Examples:
   spacy latent control configs/demo.cfg --trees random --output training/control_random
 
   spacy latent control configs/demo.cfg --trees nearest --word "[MAX" --word "[MIN" --output
-  training/control_nearest --training.seed 1
+training/control_nearest --training.seed 1
 
   spacy latent report training/demo/model-best corpus/demo/test.tsv report.html --control
-  training/control_random
+training/control_random
 """
 
 # Name of a file in the output directory, next to the pipelines.
@@ -33,32 +33,36 @@ CORPORA = ("train_corpus", "dev_corpus")
 
 def control_cli(
     context: typer.Context,
-    config: Path = typer.Argument(..., help="Config of the model whose trees are learned"),
+    config: Path = typer.Argument(..., help="Config of the model with learned trees"),
     output: Path = typer.Option(
-        ..., "--output", "-o", help="Directory to store the trained control and its config in"
+        ..., "--output", "-o", help="Directory for the trained control and its config"
     ),
     trees: str = typer.Option(
         "random",
         "--trees",
         "-t",
-        help="random (the same for the same words), left, right, flat, balanced, root (every word "
-        "on it), nearest, or heads (those that docs have, such as a parser's)",
+        help="Trees of the control: random (equal for equal texts), left, right, flat, balanced, "
+        "root (the root is the head of every word), nearest (the nearest --word before it is the "
+        "head), or heads (token.head of the docs, such as a parser's)",
     ),
     trees_seed: int = typer.Option(0, "--trees-seed", help="Seed of random trees"),
     word: list[str] | None = typer.Option(
-        None, "--word", help="With nearest: a token that may have modifiers; may be repeated"
+        None, "--word", help="With nearest: a token that may be a head; may be repeated"
     ),
     component: list[str] | None = typer.Option(
-        None, "--component", "-c", help="Component to change; all with a latent layer if not given"
+        None,
+        "--component",
+        "-c",
+        help="Component to change; may be repeated. Default: all with a latent layer",
     ),
     code: Code = None,
-    verbose: bool = typer.Option(False, "--verbose", "-V", help="Show more of what happens"),
+    verbose: bool = typer.Option(False, "--verbose", "-V", help="Log debugging messages"),
     gpu_id: GpuId = -1,
 ) -> None:
-    """Train the same config with trees that are not learned, as a control.
+    """Train a config with given trees in place of learned ones, as a control.
 
-    Only a comparison with a control can tell whether learned trees help. Settings are overridden as
-    in 'spacy train'.
+    Only a comparison with a control shows whether learned trees help. Override settings of the
+    config as in 'spacy train': --training.seed 1.
     """
     from spacy.cli._util import show_validation_error
     from spacy.cli.train import train
@@ -73,7 +77,7 @@ def control_cli(
     if verbose:
         logger.setLevel(logging.DEBUG)
     if not config.is_file():
-        fail(f"{config} does not exist. Give the config of a model.")
+        fail(f"{config} does not exist. Give the config of a model with learned trees.")
     check_output(output / CONFIG_NAME)
     with failing("The control cannot be trained"):
         import_code(code)

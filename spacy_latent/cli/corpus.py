@@ -43,7 +43,7 @@ def lines_of_stdin() -> Iterator[str]:
     """Yield the lines of standard input, with a message if it is a terminal."""
     if sys.stdin.isatty():
         with redirect_stdout(sys.stderr):
-            msg.info("Texts are read from here, one a line. End with Ctrl+D (Windows: Ctrl+Z).")
+            msg.info("Type texts, one per line. End with Ctrl+D (Windows: Ctrl+Z).")
     yield from lines_of(sys.stdin)
 
 
@@ -55,7 +55,7 @@ def typed_texts(text: str) -> Iterator[str]:
     lines = lines_of_stdin()
     first = next(lines, None)
     if first is None:
-        warn("Standard input has no text", "Give texts there, one a line.")
+        warn("Standard input has no text", "Give texts there, one per line.")
         return
     yield first
     yield from lines
@@ -67,12 +67,12 @@ def typed_text(text: str) -> str:
         text.encode("utf8")
     except UnicodeEncodeError as error:
         byte = ord(text[error.start]) & 0xFF
-        fail(f"The text is not in UTF-8: it has the byte {byte:02X}", "Give UTF-8.")
+        fail(f"The text is not in UTF-8: it has the byte {byte:02X}", "Convert it to UTF-8.")
     is_file = os.path.isfile(text)
     if is_file or (len(text.split()) == 1 and text.endswith(ENDINGS)):
         fail(
-            f"{text!r} is {'a file' if is_file else 'the name of a file'}, and a text was expected",
-            f"Give - and let standard input be the file, with a text per line: - < {text}",
+            f"{text!r} is {'a file' if is_file else 'the name of a file'}; expected a text",
+            f"To read texts from the file, one per line, give - < {text}",
         )
     return text
 
@@ -153,8 +153,8 @@ def _read_placed(
         ) from error
     if not found and skipped and not left_out:
         raise LatentError(
-            f"The corpus {corpus} holds no text to judge by: all its lines ({skipped}) are left "
-            "out. Give texts that are annotated completely."
+            f"The corpus {corpus} holds no completely annotated text: all its lines ({skipped}) "
+            "are left out. Give some."
         )
     if not found:
         empty = " with tokens" if left_out else ""
@@ -194,7 +194,7 @@ def _group_docs(
     if docs_per_document is not None:
         if group_by is not None or any(document_of(doc) is not None for doc in references):
             raise LatentError(
-                "--docs-per-document is for docs that do not name their document, and "
+                "--docs-per-document needs docs that do not name their document, and "
                 f"{'--group-by is given' if group_by else 'these do'}. Leave it out."
             )
         for place, doc in zip(places, references):
@@ -329,10 +329,10 @@ def _tell_left_out(
         )
     if partial:
         warn(
-            f"Left out of {path}: {number_of(len(partial), 'line')} in which a single span was "
+            f"Left out of {path}: {number_of(len(partial), 'line')} where only a single span was "
             f"accepted or rejected, as in Prodigy's ner.teach (_is_binary), first {partial[0]}",
-            "They do not say which other entities a text has, and so cannot judge what was "
-            "found in it. Annotate whole texts, as with ner.correct. Training can use these "
+            "Such a text may have other entities that are not annotated, so it cannot be used "
+            "for evaluation. Annotate whole texts, as with ner.correct. Training can use these "
             "lines: see 'Accepted and rejected' on the page 'Learn from incomplete annotation'.",
         )
     if misaligned:
@@ -355,8 +355,8 @@ def _by_config(nlp: Language, path: Path, group_by: str) -> Iterator[Example | N
             yield from _of_json(nlp, path, group_by)
             return
         raise LatentError(
-            f"It is not known how to read {path}: the pipeline's config has no [corpora.dev] with "
-            f"a reader of its own. Give {ACCEPTED}.{hint}"
+            f"The format of {path} is unknown, and the pipeline's config has no reader for it in "
+            f"[corpora.dev]. Give {ACCEPTED}.{hint}"
         )
     block["path"] = str(path)
     reader = registry.resolve({"reader": block})["reader"]

@@ -36,28 +36,34 @@ def debug_cli(
     context: typer.Context,
     source: Path = typer.Argument(..., help="Config file, or a trained pipeline or package"),
     corpus: str | None = typer.Option(
-        None, "--corpus", help="Texts to check; the config's training corpus if not given"
+        None, "--corpus", help="Annotated texts to check. Default: the config's training corpus"
     ),
     count: int = typer.Option(
-        8, "--examples", "-n", min=1, help="Texts for the gradients, from all parts of the corpus"
+        8,
+        "--examples",
+        "-n",
+        min=1,
+        help="Number of texts to compute gradients on, spread over the corpus",
     ),
-    steps: int = typer.Option(3, "--steps", min=1, help="Training steps before gradients are read"),
+    steps: int = typer.Option(
+        3, "--steps", min=1, help="Number of training steps; the last one's gradients are shown"
+    ),
     as_json: FindingsAsJson = False,
     code: Code = None,
     gpu_id: GpuId = -1,
 ) -> None:
     """Check whether the latent layers of a config or pipeline can learn.
 
-    Shows the parts of the layers, checks that gradients reach all components, and names known
-    mistakes. Settings of a config are overridden as in 'spacy train'. Exits with code 1 if
-    something will not learn.
+    Prints the parts of each layer, the norms of gradients, and mistakes in the config and corpus.
+    Exits with code 1 if it finds an error. Override settings of a config as in 'spacy train':
+    --paths.train FILE.
     """
     import srsly
 
     from spacy_latent.analysis.figures import plain
     from spacy_latent.cli.config_errors import config_overrides
 
-    with failing("This cannot work"):
+    with failing("This config or pipeline cannot be trained"):
         prepare(code, gpu_id)
         overrides = config_overrides(context.args)
         layers, norms, diagnostics, read = examine(source, overrides, corpus, count, steps)
@@ -192,7 +198,9 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
     except LatentError as error:
         if examples or not isinstance(error, NoLabels):
             raise
-        raise LatentError(f"There is nothing to initialize the pipeline with: {why}") from error
+        raise LatentError(
+            f"There are no examples to initialize the pipeline with: {why}"
+        ) from error
     except ConfigValidationError as error:
         # The text of this error contains the whole input, such as a file of labels.
         first: Any = next(iter(error.errors or ()), {})
@@ -205,7 +213,9 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
         if mistakes := without_weights(nlp) + listening:
             raise LatentError(" ".join(mistakes)) from error
         if not examples:
-            raise LatentError(f"There is nothing to initialize the pipeline with: {why}") from error
+            raise LatentError(
+                f"There are no examples to initialize the pipeline with: {why}"
+            ) from error
         raise LatentError(f"The pipeline cannot be initialized: {error}") from error
     if empty := without_weights(nlp):
         raise LatentError(" ".join(empty))
@@ -240,8 +250,8 @@ def gradients(
         raise
     except Exception as error:
         raise LatentError(
-            "A training step on these examples fails, and 'spacy train' would end with the same: "
-            f"{type(error).__name__}: {error}"
+            "A training step on these examples failed, and 'spacy train' would fail with the "
+            f"same error: {type(error).__name__}: {error}"
         ) from error
 
 

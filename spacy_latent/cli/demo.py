@@ -52,18 +52,22 @@ Examples:
 def demo_cli(
     expression: str = typer.Argument(
         EXPRESSION,
-        help="An expression of MIN, MAX, MED and digits; or a sentence, with en_latent_sm",
+        help="Expression of MIN, MAX, MED and digits; or a sentence, if en_latent_sm is installed",
     ),
     html: Html = None,
     train: Path | None = typer.Option(
-        None, "--train", help="Train it again into this directory, which takes some minutes"
+        None,
+        "--train",
+        help="Train the pipeline again and save it in this directory; takes some minutes",
     ),
-    seed: int = typer.Option(0, "--seed", help="Seed of the training and of the expressions"),
+    seed: int = typer.Option(
+        0, "--seed", help="Seed of the training, and of the expressions it is evaluated on"
+    ),
     gpu_id: GpuId = -1,
 ) -> None:
-    """Show a pipeline of this package that learned trees from values alone, and evaluate it.
+    """Parse an expression with a pipeline that learned trees from values alone, and evaluate it.
 
-    The evaluation uses new expressions. The pipeline can also be trained again.
+    The pipeline is a part of this package. It is evaluated on new expressions.
     """
     from spacy.util import is_package
 
@@ -168,12 +172,12 @@ def judge(nlp: Language, doc: Doc, tokens: list[str], html: Path | None, seed: i
             # A seed that differs from the seed of the training expressions.
             (made,) = listops.generate([JUDGED], OPERATORS, seed=seed + 1_000_003, **shape)
             listops.write(corpora[name], made)
-        with failing("The pipeline could not be judged"):
+        with failing("The pipeline could not be evaluated"):
             found = assess_listops({"this pipeline": nlp}, corpora, seed=seed, progress=progress)
     msg.divider(f"{JUDGED} new expressions each, in percent")
     header = ("", "right values", "whole trees", f"by {CONTROL}")
     msg.table(rows(found.figures), header=header)
-    msg.text("The heads of ] do not count: its place says nothing about the value.")
+    msg.text("The heads of ] do not count, since they do not change the value.")
     if html is not None:
         found.examples.insert(0, Example(doc, gold_doc(nlp, str(right), tokens)))
         page, contents = page_of(found, nlp, INTRODUCTION)

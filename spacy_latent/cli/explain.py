@@ -37,19 +37,24 @@ def explain_cli(
         None,
         "--component",
         "-c",
-        help="Name of the text classifier or entity recognizer; may be left out where there is one",
+        help="Name of the text classifier or entity recognizer; needed if there are several",
     ),
     label: str | None = typer.Option(
-        None, "--label", help="Explain this category, not the most probable; or only such entities"
+        None,
+        "--label",
+        help="Category to explain. Default: the most probable. For ner: explain only entities with "
+        "this label",
     ),
     entity: int = typer.Option(
-        0, "--entity", min=0, help="Which of the entities that are found, from 0"
+        0, "--entity", min=0, help="Index of the entity to explain among those found, from 0"
     ),
     margin: float = typer.Option(
-        0.1, "--margin", help="How much the probability may fall if all other words are hidden"
+        0.1,
+        "--margin",
+        help="Allowed fall of the probability if all words except the explanation are hidden",
     ),
-    steps: int = typer.Option(80, "--steps", min=1, help="Steps of learning the mask"),
-    seed: int = typer.Option(0, "--seed", help="Seed of the masks that are drawn"),
+    steps: int = typer.Option(80, "--steps", min=1, help="Optimization steps of the mask"),
+    seed: int = typer.Option(0, "--seed", help="Seed of the drawn masks and random words"),
     html: Html = None,
     as_json: TextsAsJson = False,
     code: Code = None,
@@ -127,20 +132,21 @@ def print_explanation(found: Explanation) -> None:
         msg.info(found.advice)
     if found.from_falls:
         msg.info(
-            f"The mask keeps no word in particular: with all hidden, {found.label} has "
-            f"{found.without:.2f}, little less than the margin allows. The words are the first by "
-            "leave-one-out, each with what the probability falls by without it alone."
+            "The mask keeps no single word reliably: with all words hidden, the probability of "
+            f"{found.label} is {found.without:.2f}, little below the margin. So words were added "
+            "in the order of leave-one-out. Each has the fall of the probability without it "
+            "alone."
         )
     elif found.chosen.any() and found.weights.max() < HALF:
         msg.info(
-            f"The mask keeps no word in half of its draws, the first in {found.weights.max():.0%}: "
-            "many words can stand for each other. Those in brackets are enough together; others "
-            "may be as well."
+            "The mask keeps no word in half of its draws. It keeps the best word in "
+            f"{found.weights.max():.0%}: several words can replace each other. The words in "
+            "brackets suffice together, and others may, too."
         )
     if found.hidden == "text":
         msg.info(
-            "The model reads no word alone, so words were taken out of the text instead of hidden "
-            "from the model."
+            "The embedder of the model has no vector for each single word, so words were "
+            "removed from the text instead of hidden."
         )
     if found.chosen.any():
         print_faithfulness(f"{number_of(int(found.chosen.sum()), 'word')} by", [found])
@@ -151,11 +157,13 @@ def print_mean(every: Sequence[Explanation]) -> None:
     msg.divider(f"{len(every)} texts")
     chosen = [found for found in every if found.chosen.any()]
     if not chosen:
-        msg.text("In all of them the prediction stands without any word.")
+        msg.text(
+            "In all of them the probability falls by at most the margin if all words are hidden."
+        )
     elif len(chosen) < len(every):
         msg.text(
-            f"In {len(every) - len(chosen)} of them the prediction stands without any word. The "
-            "figures are of the others."
+            f"In {len(every) - len(chosen)} of them the probability falls by at most the margin "
+            "if all words are hidden. The figures are means of the others."
         )
     if chosen:
         words = sum(found.chosen.sum() for found in chosen) / len(chosen)
@@ -184,20 +192,21 @@ def legend(every: Sequence[Explanation]) -> str:
 
 OF_DRAWS = (
     "A number in brackets is the share of draws in which the mask keeps the word. Words without "
-    "one were added in the order of leave-one-out, until the words in brackets are enough."
+    "a number were added in the order of leave-one-out, until the words in brackets sufficed."
 )
 OF_FALLS = (
-    "A number in brackets is what the probability falls by without the word alone. Words were "
-    "added in this order, until the words in brackets are enough."
+    "A number in brackets is the fall of the probability if the word alone is left out. Words "
+    "were added in this order, until the words in brackets sufficed."
 )
 OF_BOTH = (
-    "If the mask keeps no word in particular, it is what the probability falls by without the word "
-    "alone."
+    "If the mask keeps no word reliably, it is the fall of the probability if the word alone is "
+    "left out."
 )
 OF_FIGURES = (
-    "compr.: by how much the probability falls without these words, suff.: by how much with these "
-    "words alone, both in points of percent; good words have much of the first and little of the "
-    "second. (cut): with words taken out of the text, not hidden from the model."
+    "compr. (comprehensiveness): fall of the probability without these words; suff. "
+    "(sufficiency): fall with these words alone; both in percentage points. A good explanation "
+    "has a high compr. and a low suff. (cut): words are removed from the text, not hidden from "
+    "the model."
 )
 # A converged mask has a weight above this value.
 HALF = 0.5

@@ -33,40 +33,46 @@ Examples:
 
 def incomplete_cli(
     corpus: Path = typer.Argument(..., help="Annotated texts: .spacy, or a directory of these"),
-    output: Path = typer.Argument(..., help="The .spacy file to write"),
+    output: Path = typer.Argument(..., help=".spacy file to write"),
     keep: float | None = typer.Option(
-        None, "--keep", help="Keep this share of the entities; of other tokens nothing is known"
+        None,
+        "--keep",
+        help="Share of the entities to keep. All other tokens become tokens without annotation",
     ),
     flags: bool = typer.Option(
-        False, "--flags", help="Say only whether a text has an entity of each label, in doc.cats"
+        False,
+        "--flags",
+        help="Replace entities by flags in doc.cats, such as has_GPE: 1 if the text has an entity "
+        "of the label, else 0",
     ),
     full: int | None = typer.Option(
-        None, "--full", help="With --flags: leave so many texts as they are; by default 150"
+        None, "--full", help="With --flags: number of texts that keep their entities. Default: 150"
     ),
     wrong: float | None = typer.Option(
-        None, "--wrong", help="With --flags: this share of them is wrong; by default none"
+        None, "--wrong", help="With --flags: share of flags to invert. Default: 0"
     ),
     label_sets: str | None = typer.Option(
         None,
         "--label-sets",
-        help="Annotate each text for one of these sets of labels: / between sets, commas in them",
+        help="Sets of labels, with / between sets, such as PER,ORG/LOC. Each text keeps the "
+        "entities of one random set",
     ),
     sources: str | None = typer.Option(
         None,
         "--sources",
-        help="Let sources of annotation see the entities that are right so often, as 0.9,0.7,0.5; "
-        "in doc.spans source_1 and so on",
+        help="Simulate sources of annotation, one for each share of correct entities, such as "
+        "0.9,0.7,0.5. Their entities are in doc.spans, as source_1 and so on",
     ),
     as_if_complete: bool = typer.Option(
         False,
         "--as-if-complete",
-        help="Do not say what is not known, for comparison: other tokens count as outside of "
-        "entities, with --flags only the complete texts are written, and with --sources the "
-        "majority decides",
+        help="For comparison, write the result as complete annotation: all tokens without an "
+        "entity are outside of entities. With --flags, write only the texts that keep their "
+        "entities. With --sources, write the entities of the majority",
     ),
-    seed: int = typer.Option(0, "--seed", help="Seed of what is taken away"),
+    seed: int = typer.Option(0, "--seed", help="Seed of the random choices"),
 ) -> None:
-    """Remove annotation from a corpus, to measure how useful the remaining annotation is.
+    """Remove entity annotation from a corpus, to measure how useful the remaining part is.
 
     Give one of --keep, --flags, --label-sets and --sources. The page "Learn from incomplete
     annotation" describes how a crf_ner uses each of them.
@@ -84,10 +90,10 @@ def incomplete_cli(
             "--sources": sources is not None,
         }
         chosen = ", ".join(option for option, is_given in given.items() if is_given)
-        title = f"{chosen} exclude each other" if chosen else "Nothing is taken away"
+        title = f"{chosen} exclude each other" if chosen else "No annotation is removed"
         fail(title, f"Give one of {', '.join(given)}.")
     if not flags and (full is not None or wrong is not None):
-        fail("--full and --wrong go with --flags", "Leave them out, or take --flags.")
+        fail("--full and --wrong need --flags", "Leave them out, or give --flags.")
     full, wrong = 150 if full is None else full, wrong or 0.0
     files = files_of(corpus, output)
     vocab = spacy.blank("xx").vocab
@@ -97,8 +103,8 @@ def incomplete_cli(
             raise LatentError(f"The corpus {corpus} holds no texts. Give one with at least one.")
         if not any(doc.ents for doc in docs):
             raise LatentError(
-                f"No text of {corpus} has an annotated entity in doc.ents, so there is nothing to "
-                "take away. Give texts with annotated entities."
+                f"No text of {corpus} has an annotated entity in doc.ents, so there is nothing "
+                "to remove. Give texts with annotated entities."
             )
         made, settings = remove_annotation(
             docs, Removal(keep, flags, full, wrong, label_sets, sources), seed, as_if_complete
@@ -123,10 +129,12 @@ def size_of(docs: list[Doc]) -> str:
 def print_settings(settings: dict[str, Any]) -> None:
     """Print how a crf_ner reads the annotation."""
     if settings:
-        msg.info("A crf_ner reads it with this option of 'spacy train', NAME being its own name:")
+        msg.info("To train a crf_ner called NAME on it, give 'spacy train' this option:")
         print(f"\n--components.NAME.evidence {shlex.quote(json.dumps(settings))}")
     else:
-        msg.info("A crf_ner reads the labels in doc._.annotated_labels, without a setting")
+        msg.info(
+            "A crf_ner reads the sets of labels from doc._.annotated_labels; it needs no setting"
+        )
 
 
 def files_of(corpus: Path, output: Path) -> list[Path]:
@@ -141,13 +149,13 @@ def files_of(corpus: Path, output: Path) -> list[Path]:
     if corpus.is_file() and corpus.suffix != ".spacy":
         fail(
             f"{corpus} is no .spacy file",
-            "'spacy convert' makes one of other files of annotated tokens.",
+            "Convert other formats with 'spacy convert'.",
         )
     files = list(walk_corpus(corpus, ".spacy"))
     if corpus.is_dir() and corpus.resolve() in output.resolve().parents:
         fail(
             f"{output} is in the corpus",
-            "Each text would be there twice, or its annotation be lost. Give another directory.",
+            "The corpus would then hold each text twice. Give another directory.",
         )
     if output.exists() and any(file.samefile(output) for file in files):
         fail(f"{output} is the corpus", "Its annotation would be lost. Give another name.")

@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 STREAM = "-"
 # What a config can be made for, by name, with what it becomes.
 PURPOSES = {
-    "entities": "crf_ner in place of ner: a confidence for each entity, incomplete annotation",
+    "entities": "crf_ner in place of ner: confidences of entities, and incomplete annotation",
     "pairs": "a classifier of two texts, which aligns their words",
-    "rationale": "a text classifier that reads only a few words, which it chooses",
+    "rationale": "a text classifier that chooses a few words and reads only these",
     "parse": "latent_parser in place of parser: a probability for each arc",
     "spans": "tree_spancat in place of spancat: spans that nest",
-    "research": "a latent structure in any component, as --structure and --estimator say",
+    "research": "a latent structure in any component, set by --structure and --estimator",
 }
 LISTED = "; ".join(f"{name} ({purpose})" for name, purpose in PURPOSES.items())
 # The replacements by purpose.
@@ -81,37 +81,42 @@ Estimators: {ESTIMATORS}.
 
 
 def init_cli(
-    config: str = typer.Argument(..., help="Config, as 'spacy init config' makes one; - for stdin"),
-    output: str = typer.Argument(..., help="Where to write the new one; - for standard output"),
+    config: str = typer.Argument(
+        ..., help="Config, such as one of 'spacy init config'; - for standard input"
+    ),
+    output: str = typer.Argument(..., help="File of the new config; - for standard output"),
     purpose: str | None = typer.Option(
-        None, "--for", help=f"What the config is for: {LISTED}. Asked if no option says it"
+        None,
+        "--for",
+        help=f"Purpose of the config: {LISTED}. Without any option, the command asks for it",
     ),
     component: list[str] | None = typer.Option(
         None,
         "--component",
         "-c",
-        help="Component to change; may be repeated. Not needed if one alone can be",
+        help="Component to change; may be repeated. Needed only if several could be changed",
     ),
     structure: str | None = typer.Option(
         None,
         "--structure",
         "-s",
-        help="What is latent; if not given, what the config has, or spanning-tree, or k-of-n "
-        "with --rationale, or one-to-one-alignment with --pairs",
+        help="Latent structure, from the list below. Default: the one of the config; if it has "
+        "none, spanning-tree, or k-of-n for a rationale, or one-to-one-alignment for pairs",
     ),
     estimator: str | None = typer.Option(
         None,
         "--estimator",
         "-e",
-        help="How the loss's gradient reaches the structure; if not given, what the config has, "
-        "or marginals, or sparsemap with --pairs; --rationale has settings of its own",
+        help="Estimator of the gradient through the structure, from the list below. Default: the "
+        "one of the config; if it has none, marginals, or sparsemap for pairs, or implicit-mle for "
+        "a rationale (sparsemap with --structure)",
     ),
     shared: bool = typer.Option(
-        False, "--shared", help="One latent_encoder for all components, which listen to it"
+        False,
+        "--shared",
+        help="Add one latent_encoder with the structure, to which all these components listen",
     ),
-    crf_ner: bool = typer.Option(
-        False, "--crf-ner", help="The same as --for entities; nothing is latent"
-    ),
+    crf_ner: bool = typer.Option(False, "--crf-ner", help="The same as --for entities"),
     latent_parser: bool = typer.Option(False, "--latent-parser", help="The same as --for parse"),
     tree_spancat: bool = typer.Option(False, "--tree-spancat", help="The same as --for spans"),
     rationale: bool = typer.Option(False, "--rationale", help="The same as --for rationale"),
@@ -120,16 +125,16 @@ def init_cli(
         False,
         "--gpu",
         "-G",
-        help="Six times the words in a batch, fewer steps and a higher learning rate, for a small "
-        "embedder on a GPU",
+        help="Set larger batches for a small embedder on a GPU: six times the words, a sixth of "
+        "the steps, and 2.5 times the learning rate",
     ),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite OUTPUT"),
     code: Code = None,
 ) -> None:
-    """Add a latent structure to a config, around the embedder of components that have one.
+    """Add a latent structure to components of a config, on top of their embedders.
 
-    A component that has a structure already gets another structure or estimator. Prints the
-    changes.
+    A component that already has a structure gets another structure or estimator. Prints all changes
+    of the config.
     """
     from confection import ConfigValidationError
     from thinc.api import Config
@@ -149,9 +154,7 @@ def init_cli(
         purpose = asked_purpose(config, output)
     by_flags = [name for name, is_given in flags.items() if is_given]
     chosen = chosen_purpose(purpose, by_flags, shared, bool(structure or estimator))
-    with failing(
-        "This config cannot be given a structure", ConfigValidationError, ValueError, OSError
-    ):
+    with failing("The config cannot be changed", ConfigValidationError, ValueError, OSError):
         given = "\n".join(lines_of(sys.stdin)) if config == STREAM else read_text(Path(config))
         with readable_config("standard input" if config == STREAM else config):
             before = filled(Config().from_str(given, interpolate=False))
@@ -174,7 +177,7 @@ def init_cli(
         ending = "jsonl" if chosen == "pairs" else "spacy"
         paths = f"--paths.train ./train.{ending} --paths.dev ./dev.{ending}"
         # Printed without wasabi, which would wrap lines that users want to copy.
-        msg.good(f"Saved {output}", "You can now look for mistakes, and train:")
+        msg.good(f"Saved {output}", "Next, check the config and train:")
         shown = shlex.quote(output)
         print(f"spacy latent debug {shown} {paths}")
         print(f"spacy train {shown} --output ./training {paths}{' --gpu-id 0' if gpu else ''}")
@@ -204,22 +207,22 @@ def chosen_purpose(purpose: str | None, by_flags: list[str], shared: bool, has_p
         if purpose not in PURPOSES:
             fail(f"--for is {purpose!r}", f"Expected one of {', '.join(PURPOSES)}.")
         if by_flags:
-            fail("--for says already what another option says", "Leave out one of them.")
+            fail("--for and another option both give the purpose", "Leave out one of them.")
     wanted = by_flags if purpose is None or purpose == "research" else [purpose]
     replacements = [REPLACEMENTS[FACTORIES[name]] for name in wanted if name in FACTORIES]
     if replacements and (len(wanted) + shared > 1 or has_parts):
         first = replacements[0]
         fail(
-            f"{f'--for {purpose}' if purpose else first.option} goes with --component alone",
-            f"Its structure is {first.learns}, which it learns from annotated ones. Leave out "
-            "--structure, --estimator, --shared, --rationale and --pairs, and take one replacement "
-            "after another.",
+            f"{f'--for {purpose}' if purpose else first.option} can be combined only with "
+            "--component",
+            f"Its structure is {first.learns} and is learned from annotation. Leave out "
+            "--structure, --estimator, --shared, --rationale and --pairs. Make several "
+            "replacements one after another.",
         )
     if len(wanted) + shared > 1:
         fail(
             "--rationale, --pairs and --shared exclude each other",
-            "A rationale, or an alignment, belongs to the one classifier that reads it. Leave out "
-            "all but one of them.",
+            "A rationale or an alignment belongs to a single classifier. Give only one of them.",
         )
     return wanted[0] if wanted else "research"
 
@@ -256,10 +259,9 @@ def about_gain(before: Config, after: Config) -> Iterator[str]:
         structure = registry.resolve({"made": block["structure"]})["made"]
         if find_kind(structure.kind).trees:
             yield (
-                f"{name} classifies texts over latent trees. Measured on sentence polarity, this "
-                "brought nothing: accuracy was 73.9 with projective trees and 74.1 without "
-                "(the project's benchmarks/RESULTS.md). Train the config that you began with, too, "
-                "and compare."
+                f"{name} classifies texts over latent trees. On sentence polarity this did not "
+                "help: accuracy was 73.9 with projective trees and 74.1 without (the project's "
+                "benchmarks/RESULTS.md). Also train the config that you began with, and compare."
             )
 
 

@@ -34,7 +34,10 @@ NAMED = {
 MAX_DEPTH = 20
 
 app = typer.Typer(
-    name="listops", cls=CommandGroup, help="Make and judge ListOps corpora.", no_args_is_help=True
+    name="listops",
+    cls=CommandGroup,
+    help="Generate ListOps corpora, and evaluate pipelines on them.",
+    no_args_is_help=True,
 )
 
 
@@ -52,38 +55,38 @@ def generate_cli(
     max_depth: int = typer.Option(
         MAX_DEPTH,
         "--max-depth",
-        help="As published: the root has depth 1, and nodes at this depth are digits, so that "
-        "there is one level of lists less",
+        help="Most levels of nodes, as in the published generator: the root has depth 1 and a node "
+        "at this depth is a digit. So there is one level of lists less",
     ),
     min_depth: int = typer.Option(
-        0, "--min-depth", help="Fewest levels of lists within each other; [MAX 2 9 ] has one"
+        0, "--min-depth", help="Fewest levels of nested lists; [MAX 2 9 ] has one"
     ),
     depth: int | None = typer.Option(
         None,
         "--depth",
-        help="Exactly so many levels of lists, instead of --min-depth and --max-depth",
+        help="Exact number of levels of nested lists, instead of --min-depth and --max-depth",
     ),
     depths: str | None = typer.Option(
         None,
         "--depths",
-        help="Equally many expressions of each of these levels of lists, such as 1,2,3; instead "
-        "of --depth. Levels whose expressions are all shorter ignore --min-length",
+        help="Several numbers of levels of nested lists, such as 1,2,3, each for equally many "
+        "expressions. Levels with shorter expressions only ignore --min-length",
     ),
     max_arguments: int = typer.Option(5, "--max-arguments", help="Most arguments of an operator"),
     expansion: float = typer.Option(0.25, "--expansion", help="Probability that a node is a list"),
     min_length: int = typer.Option(4, "--min-length", help="Fewest tokens"),
     max_length: int = typer.Option(100, "--max-length", help="Most tokens"),
     without: list[Path] | None = typer.Option(
-        None, "--without", help="File whose expressions are left out; may be repeated"
+        None, "--without", help="File with expressions to leave out; may be repeated"
     ),
     seed: int = typer.Option(0, "--seed", help="Seed of the generator"),
 ) -> None:
-    """Generate ListOps expressions; none occurs twice, within or across the files.
+    """Generate ListOps expressions with their values. No expression occurs twice in all files.
 
     \b
     Examples:
-      python -m spacy_latent.cli.listops generate corpus/demo
-      python -m spacy_latent.cli.listops generate corpus/demo/depth5.tsv --sizes 500 --depth 5
+      spacy latent generate listops corpus/demo
+      spacy latent generate listops corpus/demo/depth5.tsv --sizes 500 --depth 5
         --min-length 8 --max-length 80 --without corpus/demo/train.tsv
     """
     from tqdm import tqdm
@@ -160,31 +163,31 @@ def report_cli(
     corpora: list[Path] = typer.Argument(
         ...,
         metavar="CORPUS...",
-        help="Expressions to judge it on: files, or directories of .tsv files, of which train.tsv "
-        "and dev.tsv are left out",
+        help="Expressions to evaluate on: files, or directories of .tsv files, without train.tsv "
+        "and dev.tsv",
     ),
     beside: list[str] | None = typer.Option(
-        None, "--beside", help="NAME=MODEL, a further pipeline in the same tables; may be repeated"
+        None, "--beside", help="NAME=MODEL: add a pipeline to the tables; may be repeated"
     ),
     recorded: list[str] | None = typer.Option(
         None,
         "--recorded",
-        help="NAME=FILE.jsonl, the means of runs that 'benchmarks learning' kept, in the same "
+        help="NAME=FILE.jsonl: add the means of stored runs of 'benchmarks learning' to the "
         "tables; may be repeated",
     ),
     component: str | None = typer.Option(
-        None, "--component", "-c", help="Component with the trees; the only one, if there is one"
+        None, "--component", "-c", help="Component with the trees; needed if there are several"
     ),
     html: Path | None = typer.Option(
-        None, "--html", help="A page of the tables and of the trees of the first expressions"
+        None, "--html", help="HTML file to write with the tables and the first trees"
     ),
     metrics: Metrics = None,
-    seed: int = typer.Option(0, "--seed", help="Seed of random trees and intervals"),
+    seed: int = typer.Option(0, "--seed", help="Seed of random trees and of intervals"),
     gpu_id: GpuId = -1,
 ) -> None:
-    """Report the accuracy and several measures of the best trees, by depth, with controls.
+    """Print the accuracy and several measures of the best trees, by depth, with controls.
 
-    Also reports the accuracy with other trees in place of the pipeline's own.
+    Also prints the accuracy if other trees replace those of the pipeline.
     """
     from spacy_latent.cli.listops_terminal import print_tables
     from spacy_latent.cli.pipelines import load, use_gpu
@@ -287,7 +290,7 @@ def named_models(model: Path, beside: Sequence[str]) -> dict[str, Path]:
     found = {trained_name(model): model}
     for name, path in named("--beside", beside).items():
         if name in found:
-            raise LatentError(f"Two pipelines are called {name!r}. Give --beside another name.")
+            raise LatentError(f"Two pipelines are called {name!r}. Change the name in --beside.")
         found[name] = path
     return found
 

@@ -15,37 +15,44 @@ Models = Annotated[
 Text = Annotated[str, typer.Argument(help="Text, or - for one text per line of standard input")]
 Component = Annotated[
     str | None,
-    typer.Option("--component", "-c", help="Name of the component; all latent ones if not given"),
+    typer.Option("--component", "-c", help="Name of the component. Default: all latent ones"),
 ]
 Ignore = Annotated[
     list[str] | None,
-    typer.Option("--ignore", help="Text of tokens that agreement with references leaves out"),
+    typer.Option(
+        "--ignore",
+        help="Token, such as a bracket, to leave out of the agreement with reference structures; "
+        "may be repeated",
+    ),
 ]
 Limit = Annotated[
-    int, typer.Option("--limit", "-n", min=0, help="Read at most so many texts; 0: all")
+    int, typer.Option("--limit", "-n", min=0, help="Number of texts to read at most; 0 for all")
 ]
 Metrics = Annotated[
     Path | None, typer.Option("--metrics", help="Write the figures to this file, as JSON")
 ]
-FiguresAsJson = Annotated[
-    bool, typer.Option("--json", help="Print the figures as JSON, nothing else")
+FiguresAsJson = Annotated[bool, typer.Option("--json", help="Print only the figures, as JSON")]
+FindingsAsJson = Annotated[bool, typer.Option("--json", help="Print only the findings, as JSON")]
+TextsAsJson = Annotated[
+    bool, typer.Option("--json", help="Print only one JSON object for each text")
 ]
-FindingsAsJson = Annotated[
-    bool, typer.Option("--json", help="Print what is found as JSON, nothing else")
-]
-TextsAsJson = Annotated[bool, typer.Option("--json", help="One JSON object per text, nothing else")]
-Html = Annotated[
-    Path | None, typer.Option("--html", help="Write a page with the drawings to this file")
-]
+Html = Annotated[Path | None, typer.Option("--html", help="HTML file to write with the drawings")]
 Threshold = Annotated[
     float | None,
     typer.Option(
-        "--threshold", "-t", min=0.0, max=1.0, help="Show all parts that are at least this probable"
+        "--threshold",
+        "-t",
+        min=0.0,
+        max=1.0,
+        help="Show every part with at least this probability, not only the best structure",
     ),
 ]
 Alternatives = Annotated[
     int,
-    typer.Option("--alternatives", "-k", min=0, help="How many alternative structures to show"),
+    typer.Option("--alternatives", "-k", min=0, help="Number of alternative structures to show"),
 ]
-Code = Annotated[Path | None, typer.Option("--code", help="Python file to import")]
+Code = Annotated[
+    Path | None,
+    typer.Option("--code", help="Python file with registered functions, to import first"),
+]
 GpuId = Annotated[int, typer.Option("--gpu-id", "-g", help="GPU ID, or -1 for CPU")]

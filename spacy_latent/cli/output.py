@@ -39,12 +39,12 @@ def check_output(path: Path | None) -> None:
     if path is None:
         return
     if path.is_dir():
-        fail(f"{path} is a folder", "Give the name of a file in it, or of another one.")
+        fail(f"{path} is a folder", "Give a file, which may be in this folder.")
     above = next((one for one in path.parents if one.exists()), path)
     if not above.is_dir():
         fail(f"{path} cannot be written: {above} is a file", "Give another place.")
     if not os.access(path if path.exists() else above, os.W_OK):
-        fail(f"{path} cannot be written: there is no permission to", "Give another place.")
+        fail(f"{path} cannot be written: permission denied", "Give another place.")
 
 
 def write_page(path: Path, page: str | bytes) -> None:

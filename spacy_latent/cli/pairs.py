@@ -30,9 +30,9 @@ Examples:
   spacy latent evaluate pairs training/model-best dev.jsonl
 
   spacy latent evaluate pairs training/one_to_one/model-best training/attention/model-best
-  dev.jsonl
+dev.jsonl
 """
-FIELD = "Field of .jsonl, or column of a table, of the"
+FIELD = "Field (.jsonl) or column (.tsv, .csv) of the"
 # Scores of labels, of several labels, and of numbers; see spacy_latent.analysis.task.
 SCORES = ("accuracy", "F1 of the labels", "1 − mean absolute error")
 COLUMNS = (*SCORES, "precision", "recall", "f1", "error_rate")
@@ -72,8 +72,8 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
     labelled = [bool(example.reference.cats) for example in examples]
     if not any(labelled) and not any(gold):
         raise NoSuchField(
-            f"No pair of {corpus} has a label under {label!r}{field_hint(corpus)}: there is "
-            "nothing to compare predictions with."
+            f"No pair of {corpus} has a label under {label!r}{field_hint(corpus)}, so "
+            "predictions cannot be evaluated."
         )
     name = trained_name(path)
     stream = nlp.pipe(example.predicted for example in examples)
@@ -86,7 +86,7 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
         row |= {"pairs": count, **score}
         if count < len(examples):
             missed = f"{len(examples) - count} of {number_of(len(examples), 'pair')}"
-            warn(f"{missed} in {corpus} have no label, and count neither as right nor as wrong")
+            warn(f"{missed} in {corpus} have no label, and are left out of the score")
         for said in in_words(unknown_labels(nlp, examples)):
             warn(said)
     # A classifier without a structure has no alignments.
@@ -115,8 +115,8 @@ def _score(nlp: Language, judged: Sequence[Example]) -> tuple[int, Row]:
     predicted = any(pair.predicted.cats for pair in judged)
     if measure is None or not predicted or not counts.any():
         raise LatentError(
-            "No prediction can be compared with the labels of these pairs. Give a pipeline with a "
-            "classifier that knows these labels, such as latent_textcat, and pairs that have them."
+            "The pipeline predicts none of the labels of these pairs. Give a pipeline with a "
+            "classifier of these labels, such as latent_textcat, and pairs with labels."
         )
     score, *bounds = interval(measure.value, counts)
     if measure.name != "accuracy":
@@ -160,7 +160,7 @@ def compare(rows: list[Row], beside: str, corpus: Path) -> None:
     if not aligned:
         return
     if beside not in aligned:
-        fail(f"There is no row {beside!r} to compare with; there is {list(aligned)}.")
+        fail(f"--beside is {beside!r}; expected the name of a row: {', '.join(aligned)}.")
     gold = [gold_links(doc) for doc in read_docs(spacy.blank("xx"), corpus)]
     sure, possible = zip(*filter(None, gold))
     for row in rows:
@@ -174,7 +174,7 @@ def main(
     corpus: Path = typer.Argument(..., help="Pairs with labels: .jsonl, .tsv, .csv or .spacy"),
     metrics: Metrics = None,
     beside: str = typer.Option(
-        "nearest same word", "--beside", help="Row from which differences in F1 are taken"
+        "nearest same word", "--beside", help="Name of the row that F1 is compared with"
     ),
     first: str | None = typer.Option(None, "--first", help=f"{FIELD} first text"),
     second: str | None = typer.Option(None, "--second", help=f"{FIELD} second text"),
@@ -184,10 +184,10 @@ def main(
 ) -> None:
     """Print accuracy and alignment scores of classifiers of text pairs, in percent.
 
-    For several labels the score is the F1 of the labels, and for numbers 1 − the mean absolute
-    error as a share of the score_range. The last columns are 95 % intervals: of this score, and of
-    the difference in F1 from the row that --beside names. Fields that are not named are those of
-    the reader in the pipeline's config, or else text_a, text_b and label.
+    Classifiers with several labels have the F1 of the labels in place of the accuracy. Classifiers
+    of numbers have 1 − the mean absolute error as a share of the score_range. The last columns
+    are 95 % intervals of this score, and of the difference in F1 from the row of --beside. Default
+    fields are those of the reader in the pipeline's config, or else text_a, text_b and label.
     """
     from spacy_latent.corpora.text_pairs import NoSuchField
 
@@ -199,7 +199,7 @@ def main(
     except LatentError as error:
         of_fields = isinstance(error, NoSuchField)
         advice = " On the command line: --first, --second and --label." if of_fields else ""
-        fail(f"{corpus} cannot be judged", f"{error}{advice}")
+        fail(f"The pairs of {corpus} cannot be scored", f"{error}{advice}")
     names = [row["name"] for row in judged]
     for row, path in zip(judged, models):
         if names.count(row["name"]) > 1:
@@ -209,7 +209,7 @@ def main(
     columns = [column for column in COLUMNS if any(column in row for row in rows)]
     scores = [column for column in columns if column in SCORES]
     judged_by = scores[0] if len(scores) == 1 else "score"
-    titles = {"interval": f"{judged_by}, 95 %", "difference": f"f1 less that of {beside}"}
+    titles = {"interval": f"{judged_by}, 95 %", "difference": f"f1 − f1 of {beside}, 95 %"}
     intervals = [key for key in titles if any(key in row for row in rows)]
     counts = ["pairs"] if any("pairs" in row for row in rows) else []
     table = []

@@ -60,10 +60,10 @@ def check_arguments(models: Iterable[Path], corpus: Path, command: str) -> None:
         if not path.exists() and not is_installed(path):
             fail(f"{path} does not exist.")
     if (corpus / "config.cfg").is_file():
-        fail(f"{corpus} is a pipeline, and a corpus was expected", order)
+        fail(f"{corpus} is a pipeline; expected a corpus", order)
     for path in models:
         if path.is_file():
-            fail(f"{path} is a file, and the directory of a pipeline was expected", order)
+            fail(f"{path} is a file; expected the directory of a pipeline", order)
 
 
 def is_installed(model: Path | str) -> bool:
@@ -162,8 +162,8 @@ def made_doc(nlp: Language, text: str) -> Doc:
     """
     if len(text) > nlp.max_length:
         raise LatentError(
-            f"A text has {number_of(len(text), 'character', ',')}, and the pipeline reads "
-            f"{nlp.max_length:,} at most. Divide it into several texts."
+            f"A text has {number_of(len(text), 'character', ',')}; expected at most "
+            f"{nlp.max_length:,}, the max_length of the pipeline. Divide it into several texts."
         )
     return nlp.make_doc(text)
 
@@ -190,8 +190,8 @@ def annotated(
     found = latent_components(nlp, annotating=True)
     if alternatives and not any(found[name].has_alternatives for name in names):
         raise LatentError(
-            f"{', '.join(names)} gives no alternatives: leave --alternatives out. With --threshold "
-            "you see all parts that are at least so probable."
+            f"{', '.join(names)} has no alternative structures. Leave out --alternatives. With "
+            "--threshold you see every part with at least this probability."
         )
     kept = 0.01 if threshold is None else min(0.01, threshold)
     docs = (made_doc(nlp, text) if isinstance(text, str) else text for text in texts)

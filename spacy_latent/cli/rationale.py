@@ -39,11 +39,16 @@ COLUMNS = {
 def main(
     model: Model,
     corpus: Path = typer.Argument(
-        ..., help="Docs with cats, and rationales if there are any: .spacy, or .jsonl"
+        ..., help="Docs with cats, and with annotated rationales if there are any: .spacy, .jsonl"
     ),
-    spans_key: str = typer.Option("rationale", "--spans-key", help="Where the rationales are"),
+    spans_key: str = typer.Option(
+        "rationale", "--spans-key", help="Key of doc.spans with the annotated rationales"
+    ),
     words: list[Path] | None = typer.Option(
-        None, "--words", help="A list to compare with, one word a line, ';' starts a comment"
+        None,
+        "--words",
+        help="File of words to use as a control rationale, one in each line; ';' starts a "
+        "comment. May be repeated",
     ),
     limit: Limit = 0,
     metrics: Metrics = None,
@@ -67,7 +72,7 @@ def main(
     check_output(metrics)
     for path in words or []:
         if not path.is_file():
-            fail(f"{path} does not exist. Give a plain list of words.")
+            fail(f"{path} does not exist. Give a text file with one word in each line.")
     if not corpus.exists():
         fail(f"{corpus} does not exist. Give a .spacy file, or .jsonl.")
     prepare(code, gpu_id)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 STDOUT = "-"
 # Default key of texts in .jsonl.
 TEXT = "text"
-BARE = "A text without words has none, nor has a pair of texts of which one is empty."
+BARE = "A text without words has no structure, and a pair of texts with an empty text has none."
 FORMATS = {".html": "html", ".htm": "html", ".svg": "svg"}
 
 
@@ -41,15 +41,15 @@ def render_cli(
         "input)",
     ),
     output: str = typer.Argument(
-        STDOUT, metavar="OUT", help="File (.html or .svg), or - for standard output"
+        STDOUT, metavar="OUT", help="File to write (.html or .svg), or - for standard output"
     ),
     component: Component = None,
     style: str | None = typer.Option(
         None,
         "--style",
         "-s",
-        help="tree, alignment, heatmap, tags, entities, rationale, brackets, parts; or displaCy's "
-        "dep, ent, span. What fits if not given",
+        help="Style of the drawings: tree, alignment, heatmap, tags, entities, rationale, "
+        "brackets, parts; or displaCy's dep, ent, span. Default: the style of the structure",
     ),
     threshold: Threshold = None,
     alternatives: Alternatives = 0,
@@ -57,21 +57,23 @@ def render_cli(
         False, "--gold", "-G", help="Also draw the annotated trees of a .spacy file"
     ),
     counters: bool = typer.Option(
-        False, "--counters", help="Draw the counters of the scorer below trees and brackets"
+        False,
+        "--counters",
+        help="Draw the counters below trees and brackets, if the scorer has counters",
     ),
-    limit: int = typer.Option(25, "--limit", "-n", min=1, help="Draw this many texts at most"),
+    limit: int = typer.Option(25, "--limit", "-n", min=1, help="Number of texts to draw at most"),
     text_key: list[str] | None = typer.Option(
         None,
         "--text-key",
         "-tk",
-        help="Key of the text in .jsonl; for pairs of texts two, with a comma between them or each "
-        "with this option. If not given, 'text'; for pairs what the pipeline's config says, or "
+        help="Key of the text in .jsonl; for pairs of texts two, as text_a,text_b or by repeating "
+        "the option. Default: 'text'; for pairs the keys in the pipeline's config, else "
         "'text_a,text_b'",
     ),
     as_format: str | None = typer.Option(
-        None, "--format", "-f", help="html or svg; by the name of OUT if not given"
+        None, "--format", "-f", help="html or svg. Default: the ending of OUT, or html"
     ),
-    minify: bool = typer.Option(False, "--minify", help="Without line breaks"),
+    minify: bool = typer.Option(False, "--minify", help="Write HTML without line breaks"),
     code: Code = None,
     gpu_id: GpuId = -1,
 ) -> None:
@@ -127,10 +129,10 @@ def render_cli(
     msg.good(f"Drawings of {number_of(count, 'text')} saved to {path}")
     if count < len(docs):
         msg.info(
-            f"Not drawn: {len(docs) - count} of {len(docs)} texts, without a structure. {BARE}"
+            f"Not drawn: {len(docs) - count} of {len(docs)} texts, which have no structure. {BARE}"
         )
     if more:
-        msg.info(f"There are more texts in {data}; to draw them give a higher --limit")
+        msg.info(f"{data} has more texts. To draw them, give a higher --limit")
 
 
 def with_categories(docs: list[Doc], references: list[Doc | None]) -> list[Doc] | None:
@@ -153,7 +155,7 @@ def format_of(output: str, as_format: str | None) -> str:
     kind = as_format or default
     if kind not in FORMATS.values():
         fail(
-            f"{output} does not say what to draw",
+            f"The format of {output} is unknown",
             "Give a file that ends in .html or .svg, or --format html or --format svg.",
         )
     return kind
@@ -222,7 +224,7 @@ def count_drawn(docs: list[Doc], trees: list[Doc] | None, component: str | None,
     if not count and any(len(doc._.latent) for doc in docs):
         fail(f"No text of {data} has a structure to draw", BARE)
     if trees and not any(doc.has_annotation("DEP") for doc in trees):
-        fail(f"The docs of {data} have no dependency trees; drop --gold")
+        fail(f"The docs of {data} have no dependency trees. Leave out --gold")
     return count
 
 
@@ -255,7 +257,7 @@ def agreement(docs: list[Doc], trees: list[Doc], component: str | None) -> Marku
     words = [[token.text for token in doc] for doc in docs]
     for name, controls in control_trees(words, CONTROLS).items():
         rows.append(FigureRow(name, share(controls)))
-    caption = "Tokens with the head of the gold tree; below, trees that look at no model"
+    caption = "Tokens with the head of the gold tree; below, control trees that need no model"
     return figure_table(caption, ["same head"], rows)
 
 

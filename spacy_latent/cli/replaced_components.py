@@ -67,8 +67,8 @@ SELECTOR: Block = {
     "subword_features": True,
 }
 TOO_SURE = (
-    "As trained, its probabilities are too high. Fit them to annotated text that training has not "
-    "seen: spacy latent calibrate."
+    "Without calibration, its probabilities are too high. Calibrate it on annotated text that "
+    "it was not trained on, with 'spacy latent calibrate'."
 )
 
 
@@ -114,9 +114,10 @@ REPLACEMENTS = {
             # These are the settings of configs/ner_transformer_crf.cfg. With the default, entities
             # are learned late.
             over_pretrained={"gain": 48.0},
-            note=f"{TOO_SURE} It learns from incomplete annotation, too: some labels in some "
-            "texts, flags of what a text contains, a part of the entities, or sources that "
-            "disagree. See its setting evidence, and the page 'Learn from incomplete annotation'.",
+            note=f"{TOO_SURE} It can also learn from incomplete annotation: only some labels in "
+            "some texts, flags that say which labels a text has, a part of the entities, or "
+            "sources that disagree. See its setting evidence, and the page 'Learn from "
+            "incomplete annotation'.",
         ),
         Replacement(
             "latent_parser",
@@ -126,8 +127,8 @@ REPLACEMENTS = {
             settings={"annotate": "probabilities"},
             # The value in configs/parser_ewt_transformer.cfg.
             over_pretrained={"scorer_learn_rate": 10.0},
-            hint="The latent structure is one under it, which it need not agree with. For a parser "
-            "whose trees have probabilities, give --for parse instead.",
+            hint="The latent structure is in its encoder, and may differ from its parses. For a "
+            "parser whose trees have probabilities, give --for parse instead.",
             note=TOO_SURE,
         ),
         Replacement(
@@ -136,8 +137,8 @@ REPLACEMENTS = {
             ("spans_key", "threshold", "scorer"),
             "a tree of spans over each sentence",
             settings={"annotate": "probabilities"},
-            hint="The latent structure is one under it, which its spans need not agree with. For "
-            "spans that are those of a tree, give --for spans instead.",
+            hint="The latent structure is in its encoder, and may differ from its spans. For "
+            "spans that form a tree, give --for spans instead.",
             note=TOO_SURE,
         ),
     )
@@ -173,17 +174,17 @@ def with_replacement(config: Config, names: list[str], made: Replacement) -> Con
         if component.get("factory") not in made.replaces:
             raise LatentError(
                 f"{name} is {component.get('factory', 'taken from a trained pipeline')}; "
-                f"{made.factory} replaces {old} alone."
+                f"{made.factory} replaces only {old}."
             )
         embedder = embedder_of(component)
         if embedder is None:
             raise LatentError(
-                f"The model of {name} has no block 'tok2vec' for {made.factory} to read."
+                f"The model of {name} has no block 'tok2vec', which {made.factory} needs."
             )
         if has_latent(component["model"]):
             raise LatentError(
-                f"{name} has a latent structure already. Take {made.factory} into the config "
-                f"before that, and put a structure under {made.factory} afterwards."
+                f"{name} already has a latent structure. Begin with the config without it, "
+                f"replace the component, and then add the structure to {made.factory}."
             )
         components[name] = {
             "factory": made.factory,
@@ -282,8 +283,8 @@ def no_rationale(name: str, component: Block) -> str | None:
     factory, model = component.get("factory"), component.get("model", {})
     if str(model.get("@architectures")).startswith(RATIONALE.rpartition(".")[0]):
         return (
-            f"{name} is a {factory} that chooses words already: leave out --for rationale "
-            "(or --rationale). --structure and --estimator alone change how it chooses."
+            f"{name} is a {factory} that already chooses words. Leave out --for rationale (or "
+            "--rationale): --structure and --estimator change how it chooses."
         )
     return no_classifier(name, component, "a rationale")
 
@@ -293,8 +294,8 @@ def no_classifier(name: str, component: Block, wanted: str) -> str | None:
     if component.get("factory") in TEXTCATS and not has_latent(component.get("model", {})):
         return None
     return (
-        f"{name} is no {' or '.join(TEXTCATS)} of spaCy's, which {wanted} could replace. Begin "
-        "with the config that it was made of."
+        f"{name} is not spaCy's {' or '.join(TEXTCATS)}; {wanted} replaces only these. Begin "
+        "with the config before it was changed."
     )
 
 

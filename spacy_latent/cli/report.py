@@ -28,10 +28,10 @@ Examples:
   spacy latent control configs/my.cfg --trees random --output training/control_random
 
   spacy latent report training/my/model-best corpus/dev.spacy report.html --control
-  training/control_random
+training/control_random
 
   spacy latent report training/seed-0/model-best corpus/dev.spacy report.html --other
-  training/seed-1/model-best --control random=training/random-0,training/random-1
+training/seed-1/model-best --control random=training/random-0,training/random-1
 
   spacy latent report training/model-best corpus/dev.spacy report.html --fail-trivial
 """
@@ -40,32 +40,41 @@ Examples:
 def report_cli(
     model: Model,
     corpus: str = typer.Argument(
-        ..., help="Texts to judge it on: .spacy, .jsonl, .txt, what the config reads, or - (stdin)"
+        ...,
+        help="Texts to evaluate on: .spacy, .jsonl, .txt, the format of the config's reader, or - "
+        "for standard input",
     ),
     output: Path = typer.Argument(..., help="HTML page to write"),
     component: str | None = typer.Option(
-        None, "--component", "-c", help="Name of the component; all if not given"
+        None, "--component", "-c", help="Name of the component. Default: all"
     ),
     other: list[str] | None = typer.Option(
-        None, "--other", "-o", help="A further pipeline, such as of another seed; may be repeated"
+        None,
+        "--other",
+        "-o",
+        help="Pipeline to compare structures with, such as one of another seed; may be repeated",
     ),
     control: list[str] | None = typer.Option(
         None,
         "--control",
-        help="A model of 'spacy latent control', or NAME=DIRECTORY,DIRECTORY for several seeds of "
-        "it: does the learned structure help? May be repeated",
+        help="Pipeline of 'spacy latent control', or NAME=DIRECTORY,DIRECTORY for several seeds. "
+        "The comparison shows whether the learned structure helps. May be repeated",
     ),
     training_log: Path | None = typer.Option(
-        None, "--training-log", "-l", help="What 'spacy train' printed, or its JSON lines"
+        None,
+        "--training-log",
+        "-l",
+        help="File with the printed table of 'spacy train', or with the JSON lines of its logger",
     ),
     ignore: Ignore = None,
     random: bool = typer.Option(
         True,
         "--random/--no-random",
-        help="Also predict with random structures: is the composer used to its own?",
+        help="Also predict with random structures, to see whether predictions depend on the "
+        "learned ones",
     ),
     limit: Limit = 0,
-    seed: int = typer.Option(0, "--seed", help="Seed of random structures and intervals"),
+    seed: int = typer.Option(0, "--seed", help="Seed of random structures and of intervals"),
     as_json: FiguresAsJson = False,
     fail_trivial: bool = typer.Option(
         False, "--fail-trivial", help="Exit with code 2 if a structure looks trivial"
@@ -73,11 +82,10 @@ def report_cli(
     code: Code = None,
     gpu_id: GpuId = -1,
 ) -> None:
-    """Write an HTML page on a pipeline's structures.
+    """Write an HTML page that evaluates the structures of a pipeline.
 
-    The page shows whether the structures help, whether they mean anything, and what they agree
-    with. It has a gallery of drawings, and figures on the reliability of the confidences of
-    entities.
+    The page shows whether the structures help, what they agree with, and whether they differ from
+    trivial ones. It has drawings, and the calibration of entities.
     """
     import srsly
 
@@ -140,7 +148,9 @@ def load_controls(given: Iterable[str]) -> dict[str, list[Language]]:
             name, paths = entry.split("=", 1)
         listed = [entry] if Path(entry).exists() else [path for path in paths.split(",") if path]
         if not listed:
-            raise LatentError(f"--control {entry!r} names no directory.")
+            raise LatentError(
+                f"--control {entry!r} names no directory; expected NAME=DIRECTORY,DIRECTORY."
+            )
         name = name or short_name(listed[0])
         if name in found:
             raise LatentError(

@@ -25,7 +25,7 @@ Examples:
   spacy latent evaluate scores training/model-best corpus/dev.spacy
 
   spacy latent evaluate scores training/model-best corpus/test.spacy corpus/depth6.spacy
-  --metrics metrics.json
+--metrics metrics.json
 """
 SPEED = "speed"
 
@@ -33,7 +33,7 @@ SPEED = "speed"
 def scores_cli(
     model: Model,
     corpora: list[str] = typer.Argument(
-        ..., help="Annotated texts: .spacy, .jsonl, or what the config reads"
+        ..., help="Annotated texts: .spacy, .jsonl, or the format of the config's reader"
     ),
     limit: Limit = 0,
     metrics: Metrics = None,
@@ -41,18 +41,21 @@ def scores_cli(
     code: Code = None,
     gpu_id: GpuId = -1,
 ) -> None:
-    """Print every score of a pipeline on one corpus or several.
+    """Print every score of a pipeline on one or several corpora.
 
-    Scores of single labels are only in the output of --json and --metrics. In JSON, the scores on
-    all corpora except for the first begin with the name of the file, such as "depth6 tag_acc".
+    Scores of single labels are only in the output of --json and --metrics. There, names of scores
+    on the second and later corpora begin with the name of the file, such as "depth6 tag_acc".
     """
     import srsly
 
     check_output(metrics)
     names = [Path(corpus).stem for corpus in corpora]
     if len(set(names)) < len(names):
-        fail(f"Two corpora have one name: {', '.join(corpora)}.", "Score them one by one.")
-    with failing("There are no scores"):
+        fail(
+            f"Two corpora have one name: {', '.join(corpora)}.",
+            "Evaluate them one by one, or rename one file.",
+        )
+    with failing("The pipeline could not be evaluated"):
         prepare(code, gpu_id)
         nlp = load(model)
         found = [evaluated(nlp, corpus, limit) for corpus in corpora]
@@ -86,17 +89,17 @@ def evaluated(nlp: Language, corpus: str, limit: int = 0) -> dict[str, object]:
     if nothing:
         wanted = "; ".join(f"{name} needs {what}" for name, what in lacking.items())
         raise LatentError(
-            f"The texts of {corpus} have no annotation of what the pipeline predicts"
-            f"{field_hint(Path(corpus))}, so there is nothing to score by{': ' if wanted else ''}"
-            f"{wanted}. Give annotated texts: .spacy, .jsonl with 'cats' (an object, as "
-            '{"good": 1.0, "bad": 0.0}), '
-            "'entities', 'tags', 'heads' and 'deps' or 'spans', or what the reader of the config's "
-            "[corpora.dev] takes."
+            f"The texts of {corpus} have no annotation of what the pipeline "
+            f"predicts{field_hint(Path(corpus))}, so it cannot be "
+            f"evaluated{': ' if wanted else ''}{wanted}. Give annotated texts: .spacy, .jsonl "
+            "with 'cats' (an object, as {\"good\": 1.0, \"bad\": 0.0}), 'entities', 'tags', "
+            "'heads' and 'deps' or 'spans', or what the reader of the config's [corpora.dev] "
+            "takes."
         )
     for name, what in lacking.items():
         warn(
-            f"No text of {corpus} has {what}: there is nothing to score {name} by",
-            "Where a score of it is printed, as 0, it is no result.",
+            f"No text of {corpus} has {what}, so {name} cannot be evaluated",
+            "Ignore its scores below, which may be 0.",
         )
     for said in in_words(unknown_labels(nlp, examples)):
         warn(said)

@@ -54,39 +54,49 @@ Examples:
 def serve_cli(
     model: str | None = typer.Argument(
         None,
-        help="Trained pipeline: a directory or an installed package. That of 'spacy latent demo' "
-        "if not given",
+        help="Trained pipeline: a directory or an installed package. Default: the pipeline of "
+        "'spacy latent demo'",
     ),
     text: list[str] | None = typer.Argument(
         None,
-        help="Text that the page begins with, an example if not given; two for a pipeline that "
-        "reads pairs",
+        help="Text to show first; two for a pipeline that reads pairs. Default: an example",
     ),
     beside: str | None = typer.Option(
-        None, "--beside", "-b", help="Another pipeline, to compare side by side"
+        None, "--beside", "-b", help="Another pipeline, to show side by side with MODEL"
     ),
     checkpoints: list[Path] | None = typer.Option(
         None,
         "--checkpoints",
-        help="Pipeline of an earlier step of training, or a directory of such; may be repeated. "
-        "The page gets a slider from the first to MODEL",
+        help="Pipeline of an earlier step of training, or a directory of such pipelines; may be "
+        "repeated. The page then has a slider from the first one to MODEL",
     ),
     alternatives: int = typer.Option(
-        3, "--alternatives", "-k", min=0, max=20, help="How many alternatives to draw"
+        3, "--alternatives", "-k", min=0, max=20, help="Number of alternative structures to draw"
     ),
-    max_tokens: int = typer.Option(300, "--max-tokens", min=1, help="Longest text that is read"),
-    timeout: float = typer.Option(30.0, "--timeout", min=0.1, help="Seconds for one text"),
-    port: int = typer.Option(5000, "--port", "-p", min=0, max=65535, help="0 for any that is free"),
-    host: str = typer.Option(LOCAL, "--host", help="Address to listen on; by default local"),
+    max_tokens: int = typer.Option(
+        300, "--max-tokens", min=1, help="Most tokens of a text; longer texts are refused"
+    ),
+    timeout: float = typer.Option(
+        30.0, "--timeout", min=0.1, help="Seconds after which a request is abandoned"
+    ),
+    port: int = typer.Option(
+        5000, "--port", "-p", min=0, max=65535, help="Port to listen on; 0 for any free port"
+    ),
+    host: str = typer.Option(
+        LOCAL, "--host", help="Address to listen on. The default admits this machine only"
+    ),
     allow_host: list[str] | None = typer.Option(
-        None, "--allow-host", help="Name that the page may be opened under; may be repeated"
+        None,
+        "--allow-host",
+        help="Host name or address in the URL of the page, if it is not --host; may be repeated",
     ),
     code: Code = None,
     gpu_id: GpuId = -1,
 ) -> None:
-    """Open a local page for typed text that shows categories, entities and structures.
+    """Serve a local page that shows categories, entities and structures of a text that you type.
 
-    You can forbid or force a part and see how the prediction changes. Nothing leaves this machine.
+    On the page, you can forbid or force a part and see how the prediction changes. No text leaves
+    this machine. The page stays open until Ctrl+C.
     """
     uvicorn = import_server()
     check_names(host, allow_host or [])
@@ -107,7 +117,7 @@ def serve_cli(
     # Listen before the browser opens the address.
     listening = listen(host, port)
     if host not in (LOCAL, "localhost", "::1"):
-        msg.warn("Whoever reaches this machine can open the page: it has no password.")
+        msg.warn("The page has no password: everyone who can connect to this machine can open it.")
     shown = (allow_host or [LOCAL])[0] if host in EVERYWHERE else in_brackets(host)
     msg.good(f"{', '.join(names)}: http://{shown}:{listening.getsockname()[1]} (Ctrl+C ends it)")
     uvicorn.Server(uvicorn.Config(application, **SERVER)).run(sockets=[listening])
@@ -139,7 +149,7 @@ def application_of(
     places = [*earlier, model]
     if len(places) > MOST_STEPS:
         fail(
-            f"{len(places)} pipelines are too many to hold at once",
+            f"{len(places)} pipelines are too many to load at once",
             f"Give at most {MOST_STEPS - 1} checkpoints.",
         )
     limits = Limits(tokens=max_tokens, seconds=timeout, characters=max_tokens * 20)
@@ -163,7 +173,7 @@ def import_server() -> Any:
     except ImportError as error:
         fail(
             f"{error.name} is not installed",
-            "Install what the page needs with: pip install 'spacy-latent[serve]'",
+            "Install it with: pip install 'spacy-latent[serve]'",
         )
     return uvicorn
 
@@ -172,7 +182,8 @@ def check_names(host: str, allow_host: Sequence[str]) -> None:
     """Exit with an error for missing or invalid names under which the page may be opened."""
     if host in EVERYWHERE and not allow_host:
         fail(
-            f"--host {host!r} listens everywhere, and the page needs the names of its addresses",
+            f"--host {host!r} listens on all addresses, so the host names of the page have to be "
+            "given",
             "Give them with --allow-host, such as the name of this machine. The page has no "
             "password.",
         )
@@ -180,7 +191,8 @@ def check_names(host: str, allow_host: Sequence[str]) -> None:
         if re.search(r"[/\s]|^[^\[].*:|\]:", name):
             fail(
                 f"--allow-host is {name!r}",
-                "Give a name or an address, without port or http://, one of IPv6 in brackets.",
+                "Give a host name or an address, without port and http://. Put an IPv6 address "
+                "into brackets.",
             )
 
 
@@ -218,8 +230,8 @@ def explorers_of(
         reads_pairs = explorers[0].pairs
         if explorers[-1].pairs != reads_pairs:
             fail(
-                "Some of the pipelines read pairs of texts, and others read texts",
-                "Give pipelines that read the same.",
+                "Some of the pipelines read pairs of texts, and others read single texts",
+                "Give only pipelines of one kind.",
             )
         if text and len(text) != 1 + reads_pairs:
             fail(
@@ -236,7 +248,7 @@ def explorer_of(place: str, name: str, alternatives: int, limits: Limits) -> Exp
     from spacy_latent.visualize.explorer import Explorer
 
     nlp = load(place)
-    with failing(f"There is nothing to see in {place!r}"):
+    with failing(f"{place!r} cannot be shown"):
         choose_components(nlp, None, annotating=True)
     return Explorer(nlp, name, pairs=reads_pairs(nlp), alternatives=alternatives, limits=limits)
 

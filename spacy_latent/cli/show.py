@@ -89,13 +89,13 @@ def check_number_of_texts(nlp: Language, second: str | None) -> None:
 
     if reads_pairs(nlp) and second is None:
         fail(
-            "The pipeline reads pairs of texts, and here is one",
+            "The pipeline reads pairs of texts, and one text is given",
             "Give both: 'spacy latent show MODEL FIRST SECOND'; or draw the pairs of a file with "
             "'spacy latent render MODEL FILE PAGE'.",
         )
     if second is not None and not reads_pairs(nlp):
         fail(
-            "The pipeline reads single texts, and here are two",
+            "The pipeline reads single texts, and two texts are given",
             "Put a text of several words into quotation marks.",
         )
 

@@ -32,18 +32,20 @@ Examples:
 def sources_cli(
     model: Model,
     totals: bool = typer.Option(
-        False, "--totals", help="One row for each source, over all labels, least reliable first"
+        False,
+        "--totals",
+        help="Print one row for each source, over all labels, the least reliable first",
     ),
     picture: Path | None = typer.Option(
-        None, "--picture", help="Also draw what each source writes for each label (.svg)"
+        None, "--picture", help="SVG file to write with the confusions of each source and label"
     ),
     as_json: FindingsAsJson = False,
     code: Code = None,
 ) -> None:
-    """Show how reliable each source of annotation is for each label, as a crf_ner has learned it.
+    """Show the precision and recall of each source of annotation, as a crf_ner has learned them.
 
-    A source is a group of doc.spans, and the crf_ner is trained with evidence.sources. The result
-    is not a measurement.
+    A source is a group of doc.spans that evidence.sources of the crf_ner names. The figures are
+    estimates of the trained model, not measurements on gold annotation.
     """
     import srsly
 
@@ -52,7 +54,10 @@ def sources_cli(
     from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
 
     if picture is not None and picture.suffix != ".svg":
-        fail(f"{picture} is no .svg file", "Give a name that ends so.")
+        fail(
+            f"--picture is {picture}; expected the name of an .svg file",
+            "Give a name that ends in .svg.",
+        )
     check_output(picture)
     import_code(code)
     nlp = load(model)
@@ -63,7 +68,7 @@ def sources_cli(
     }
     if not any(found.values()):
         fail(
-            f"{model} was trained on no sources of annotation",
+            f"{model} was not trained on sources of annotation",
             "Name groups of doc.spans under evidence.sources of a crf_ner, and train it.",
         )
     if picture is not None:

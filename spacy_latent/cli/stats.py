@@ -33,7 +33,9 @@ Examples:
 def stats_cli(
     model: Model,
     corpus: str = typer.Argument(
-        STDIN, help="Texts: .spacy, .jsonl, .txt, what the config reads, or - (stdin)"
+        STDIN,
+        help="Texts: .spacy, .jsonl, .txt, the format of the config's reader, or - for standard "
+        "input",
     ),
     component: Component = None,
     ignore: Ignore = None,
@@ -42,13 +44,13 @@ def stats_cli(
     code: Code = None,
     gpu_id: GpuId = -1,
 ) -> None:
-    """Print statistics of the structures of a corpus, with small histograms."""
+    """Print statistics of a pipeline's structures on a corpus, with small histograms."""
     import srsly
 
     from spacy_latent.evaluation.assessment import assess
     from spacy_latent.pipeline.inspection import choose_components
 
-    with failing("There are no statistics"):
+    with failing("The statistics could not be computed"):
         prepare(code, gpu_id)
         nlp = load(model)
         # This command has only figures on structures.

@@ -20,26 +20,35 @@ Examples:
 
   spacy latent sweep config.cfg --grid grid.json --seeds 5 --study sweep.log
 
-The same line in another terminal, or on another machine that has the file, is one more worker.
+To add a worker, run the same line in another terminal, or on another machine that shares the file.
 """
 
 
 def sweep_cli(
     context: typer.Context,
-    config: Path = typer.Argument(..., help="Config of spaCy's", exists=True, dir_okay=False),
-    grid: Path = typer.Option(..., "--grid", help="JSON or YAML: settings with their values"),
-    seeds: int = typer.Option(5, "--seeds", min=1, help="Trainings of each setting"),
-    study: Path = typer.Option(..., "--study", help="File that all workers share"),
+    config: Path = typer.Argument(..., help="Training config", exists=True, dir_okay=False),
+    grid: Path = typer.Option(
+        ..., "--grid", help="JSON or YAML file that lists the values of each setting"
+    ),
+    seeds: int = typer.Option(
+        5, "--seeds", min=1, help="Number of trainings for each combination of values"
+    ),
+    study: Path = typer.Option(
+        ..., "--study", help="Journal of the trainings, shared by all workers. Created if missing"
+    ),
     output: Path | None = typer.Option(
-        None, "--output", "-o", help="Directory for the pipelines; beside the study if not given"
+        None,
+        "--output",
+        "-o",
+        help="Directory for the pipelines. Default: next to the study, its name with -models",
     ),
     code: Code = None,
     gpu_id: GpuId = -1,
 ) -> None:
-    """Train a config with each setting of a grid and several seeds, and tabulate the results.
+    """Train a config for each combination of a grid with several seeds, and tabulate the scores.
 
-    The table has means and deviations. Settings for all trainings are given as in spacy train:
-    --training.max_steps 100.
+    The table has means and standard deviations. Override settings for all trainings as in 'spacy
+    train': --training.max_steps 100.
     """
     from confection import ConfigValidationError
 
@@ -57,7 +66,10 @@ def sweep_cli(
     from spacy_latent.distributed.sweep_study import open_study
 
     if study.suffix in (".json", ".md"):
-        fail(f"The study {study} would be overwritten by its table", "Call it sweep.log, or so.")
+        fail(
+            f"The study {study} would be overwritten by its table",
+            "Use another ending, as in sweep.log.",
+        )
     refuse_to_overwrite(study, [path for path in (config, grid, code) if path is not None])
     if code is not None and not code.is_file():
         fail(f"--code: {code} does not exist. Give a Python file.")
@@ -65,8 +77,9 @@ def sweep_cli(
         overrides = config_overrides(context.args)
     if SEED in overrides:
         fail(
-            f"--{SEED} is {overrides[SEED]}, and a sweep gives each training its own, from 0 on",
-            f"Leave it out, and give --seeds, the number of trainings of each setting ({seeds}).",
+            f"--{SEED} is {overrides[SEED]}, but a sweep sets the seed of each training, from 0 on",
+            "Leave it out, and give --seeds, the number of trainings for each combination "
+            f"({seeds}).",
         )
     output = output or study.with_name(f"{study.stem}-models")
     # A training that fails is not tried again, so all of them would be lost.
@@ -87,7 +100,10 @@ def sweep_cli(
         print(escaped_lines(as_markdown.read_text(encoding="utf8")))
     msg.good(f"The table is in {as_json} and {as_markdown}, the pipelines in {output}")
     if failed := sum(row["failed"] for row in rows):
-        fail(f"{failed} of {number_of(len(cells), 'training')} failed; why is in their log.txt")
+        fail(
+            f"{failed} of {number_of(len(cells), 'training')} failed. See their log.txt for the "
+            "reason"
+        )
 
 
 def refuse_to_overwrite(study: Path, given: Sequence[Path]) -> None:

@@ -84,16 +84,16 @@ def development_mistakes(nlp: Language, learned: Sequence[Example]) -> list[Diag
             examples = list(islice(corpus_reader(config, judged)(nlp), JUDGED))
     except Exception as error:
         # 'spacy train' would raise the same error, before training or after some steps.
-        text = f"The corpus that training is judged by, dev_corpus, cannot be read: {error}"
+        text = f"dev_corpus, the corpus that evaluates training, cannot be read: {error}"
         return [Diagnostic("error", "dev-corpus", text)]
     if not examples:
-        text = f"[{judged}] has no examples to judge training by. {other_files(nlp, judged)}"
+        text = f"[{judged}] has no examples to evaluate training on. {other_files(nlp, judged)}"
         return [Diagnostic("error", "dev-corpus", text.strip())]
     if without_references(nlp, examples)[1]:
         text = (
             f"None of the first {number_of(len(examples), 'example')} of [{judged}] is annotated "
-            "with what the pipeline predicts: scores will be 0, whatever it learns. Look at the "
-            "names of its fields, and at what the file has."
+            "with what the pipeline predicts, so all scores will be 0. Check the names of its "
+            "fields, and the content of the file."
         )
         return [Diagnostic("warning", "dev-corpus", text)]
     return list(labels_not_learned(nlp, examples, judged, learned)) if learned else []
@@ -115,8 +115,8 @@ def labels_not_learned(
             "warning",
             "dev-labels",
             f"The {name} of [{judged}] have {a_label(labels)} that {part}[{corpus}] "
-            f"{'do' if part else 'does'} not have: {listed(labels)}. What has one of these counts "
-            "as missed or wrong. Look at the spelling in both.",
+            f"{'do' if part else 'does'} not have: {listed(labels)}. Annotations with such a "
+            "label count as missed or wrong. Check the spelling in both.",
         )
 
 
@@ -129,7 +129,9 @@ def corpus_reader(config: Config, name: str) -> Any:
         return registry.resolve({"reader": block})["reader"]
     outer = accumulate(name.split("."), "{}.{}".format)
     if not any(registry.is_promise(block_of(config, above)) for above in outer):
-        raise LatentError(f"[training] names the corpus {name!r}, and there is no block [{name}]")
+        raise LatentError(
+            f"[training] names the corpus {name!r}, and the config has no block [{name}]"
+        )
     # One function creates several corpora.
     return resolve_dot_names(config, [name])[0]
 

@@ -29,17 +29,18 @@ NOT_STORED = "Kernels are compiled in each process"
 def warm_up_cli(
     model: Model,
     corpus: str | None = typer.Argument(
-        None, help="Texts like the later ones: .spacy, .jsonl or .txt; by default, generated ones"
+        None,
+        help="Texts like those to be processed later: .spacy, .jsonl or .txt. Default: generated "
+        "texts",
     ),
-    limit: int = typer.Option(500, "--limit", "-n", min=1, help="Read at most so many texts"),
+    limit: int = typer.Option(500, "--limit", "-n", min=1, help="Number of texts to read at most"),
     code: Code = None,
 ) -> None:
-    """Run a pipeline once, so that its machine code is compiled and stored.
+    """Compile and store the machine code of a pipeline by running it once.
 
-    Later processes on a processor of the same kind load the code, as long as the package and the
-    place of the code stay the same. That place is the folder in NUMBA_CACHE_DIR, the folder of the
-    package, or the user's cache. An image for different processors is built and run with
-    NUMBA_CPU_NAME=generic.
+    Later processes load the code if the kind of processor, the package and the folder of the code
+    are the same. The folder is NUMBA_CACHE_DIR, the package itself, or the user's cache. For an
+    image that runs on different processors, set NUMBA_CPU_NAME=generic when you build and run it.
     """
     from spacy_latent.cli.corpus import read_counted
     from spacy_latent.pipeline.inspection import reads_pairs
@@ -50,7 +51,9 @@ def warm_up_cli(
         if corpus is not None:
             docs = [example.predicted for example in read_counted(nlp, corpus, limit)[0]]
         elif reads_pairs(nlp):
-            raise LatentError("The pipeline reads pairs of texts. Give a corpus of some pairs.")
+            raise LatentError(
+                "The pipeline reads pairs of texts. Give a corpus of pairs as the second argument."
+            )
         else:
             texts = [" ".join(["Anna"] * size) for size in LENGTHS] * BATCH
             docs = [nlp.make_doc(text) for text in texts]

@@ -240,8 +240,8 @@ def _entities(
     if clash := first_overlap(spans):
         first, second = (shown(one, spans[one], gold.text) for one in clash)
         raise LatentError(
-            f"{place}: {first} and {second} overlap, and entities do not. Take one out. "
-            "Spans that overlap are read for a pipeline with spancat or tree_spancat."
+            f"{place}: {first} and {second} overlap; expected entities that do not. Remove one. "
+            "For overlapping spans, use a pipeline with spancat or tree_spancat."
         )
     if is_question:
         return offsets_to_biluo_tags(gold, aligned, missing=UNKNOWN)
@@ -368,7 +368,9 @@ def _tokens(nlp: Language, row: dict[str, Any], place: str) -> tuple[Doc, Doc]:
     given = tokens if tokens is not None else row.get("words")
     if given is None or (given == [] and text):
         if text is None:
-            raise LatentError(f"{place}: 'text' is null, and there are no 'tokens'.")
+            raise LatentError(
+                f"{place}: 'text' is null, and 'tokens' is missing; expected one of them."
+            )
         doc = nlp.make_doc(text)
         return doc, doc
     if not isinstance(given, list) or not all(isinstance(one, (str, dict)) for one in given):
@@ -396,9 +398,9 @@ def _tokens(nlp: Language, row: dict[str, Any], place: str) -> tuple[Doc, Doc]:
             return doc, doc
         elif _has_offsets(row) and _is_per_token(row) and not _makes_up(words, spaces, text):
             raise LatentError(
-                f"{place}: the tokens do not make up the text with its white space, and there are "
-                "both offsets in the text and annotations of the tokens. Give tokens that make it "
-                "up, or leave out one of the two."
+                f"{place}: the tokens and their white space do not add up to the text, and the "
+                "line has both offsets in the text and annotations of tokens. Correct the "
+                "tokens, or leave out one of the two."
             )
         elif _has_offsets(row) and not fitting:
             # In the tokens, offsets in the text would mean other characters.
@@ -442,8 +444,8 @@ def _tags(tags: list[str | None], doc: Doc, place: str) -> list[str]:
         )
     if len(given) != len(doc):
         raise LatentError(
-            f"{place}: 'entities' has {len(given)} tags, and there are {len(doc)} tokens. Give the "
-            "'tokens' that the tags are of."
+            f"{place}: 'entities' has {len(given)} tags; expected one for each of the {len(doc)} "
+            "tokens. Give the 'tokens' of the tags."
         )
     return to_biluo(given)
 

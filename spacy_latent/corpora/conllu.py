@@ -96,8 +96,8 @@ def _check(text: str) -> None:
             heads.append((number, cells[6]))
             if cells[0] != str(len(heads)):
                 raise LatentError(
-                    f"Line {number}: the number is {cells[0]!r}, and this is word {len(heads)} of "
-                    "its sentence. Sentences end at blank lines."
+                    f"Line {number}: the number is {cells[0]!r}; expected {len(heads)}, the "
+                    "place of the word in its sentence. Sentences end at blank lines."
                 )
 
 

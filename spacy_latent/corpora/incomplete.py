@@ -27,7 +27,9 @@ def keep_some(
             would.
     """
     if not 0 <= share <= 1:
-        raise LatentError(f"The share of entities to keep is {share}; expected one from 0 to 1.")
+        raise LatentError(
+            f"The share of entities to keep is {share}; expected a number from 0 to 1."
+        )
     chance = random.Random(seed)
     for doc in docs:
         kept = [span for span in doc.ents if chance.random() < share]
@@ -55,12 +57,12 @@ def flag_all_but(
     docs = list(docs)
     if not 0 <= complete <= len(docs):
         raise LatentError(
-            f"{number_of(complete, 'text')} are to stay complete, of {len(docs)}; expected from 0 "
-            "to all of them."
+            f"{number_of(complete, 'text')} of {len(docs)} are to keep their annotation; "
+            f"expected a number from 0 to {len(docs)}."
         )
     if not 0 <= wrong < 0.5:
         raise LatentError(
-            f"The share of flags that are wrong is {wrong}; expected from 0 to below one half."
+            f"The share of wrong flags is {wrong}; expected a number from 0 to below 0.5."
         )
     chance = random.Random(seed)
     chosen = set(chance.sample(range(len(docs)), complete))
@@ -93,8 +95,8 @@ def split_by_labels(
     unknown = sorted({label for one in sets for label in one} - there)
     if unknown or len(sets) < 2:
         raise LatentError(
-            f"The sets of labels are {[list(one) for one in sets]}; expected two or more, with "
-            f"labels of the texts, which are {', '.join(sorted(there)) or 'none'}."
+            f"The sets of labels are {[list(one) for one in sets]}; expected two or more, of the "
+            f"labels of the texts: {', '.join(sorted(there)) or 'none'}."
         )
     order = list(range(len(docs)))
     random.Random(seed).shuffle(order)
@@ -130,7 +132,10 @@ def simulate_sources(
     """
     docs = list(docs)
     if not rights or not all(0 <= right <= 1 for right in rights):
-        raise LatentError(f"The sources are right {list(rights)}; expected shares from 0 to 1.")
+        raise LatentError(
+            f"The shares of correct entities of the sources are {list(rights)}; expected numbers "
+            "from 0 to 1."
+        )
     labels = sorted({span.label_ for doc in docs for span in doc.ents})
     chance = random.Random(seed)
     for doc in docs:

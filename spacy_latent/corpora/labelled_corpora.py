@@ -39,7 +39,7 @@ class _Corpus:
         if unknown or block.get("path") is None:
             given = f"has {min(unknown)!r}" if unknown else "has no path"
             raise LatentError(
-                f"LabelledCorpora: the block {name!r} {given}; expected path, and perhaps "
+                f"LabelledCorpora: the block {name!r} {given}; expected path, and optionally "
                 f"{', '.join(EXPECTED[1:])}."
             )
         place, own, count = block["path"], block.get("labels"), block.get("repeat", 1)
@@ -98,17 +98,17 @@ class _Corpus:
         if left_out:
             warn(
                 f"LabelledCorpora: {number_of(len(left_out), 'text')} of {self.path} left out, "
-                f"first {left_out[0]}: nobody annotated them, somebody rejected or ignored them, "
-                "or judged a single span of them, which components of overlapping spans cannot "
-                "use. Rejected entities are read if incorrect_spans_key is set.",
+                f"first {left_out[0]}: they are not annotated, or rejected or ignored, or only a "
+                "single span was accepted or rejected, which components of overlapping spans "
+                "cannot use. Rejected entities are read if incorrect_spans_key is set.",
                 LatentWarning,
                 stacklevel=2,
             )
         if misaligned:
             warn(
                 f"LabelledCorpora: {len(misaligned)} span(s) of {self.path} do not begin and end "
-                "where tokens do. The tokens of such an entity count as not annotated; groups of "
-                f"spans lack such a span. First {misaligned[0]}.",
+                "where tokens do. The tokens of such an entity count as not annotated; groups "
+                f"of spans lack such a span. The first is {misaligned[0]}.",
                 LatentWarning,
                 stacklevel=2,
             )

@@ -78,8 +78,8 @@ class ParsedOnce:
                     return DocBin().from_disk(path)
                 except Exception as error:
                     raise LatentError(
-                        f"ParsedOnce: {path} cannot be read ({type(error).__name__}: {error}). It "
-                        "was damaged. Delete it, and the texts are annotated again."
+                        f"ParsedOnce: {path} cannot be read ({type(error).__name__}: {error}). "
+                        "It is damaged. Delete it to annotate the texts again."
                     ) from error
         docs: Iterable[Any] = (example.predicted for example in examples)
         for pipe in pipes:
@@ -102,11 +102,11 @@ class ParsedOnce:
         frozen = nlp.config["training"]["frozen_components"]
         if name not in nlp.component_names or name not in frozen:
             raise LatentError(
-                f"ParsedOnce: {name!r} is to annotate each text once; the components are "
-                f"{', '.join(nlp.component_names) or 'none'}, and frozen are "
-                f"{', '.join(frozen) or 'none'}. Put it into nlp.pipeline and into "
-                "training.frozen_components: one that learns gives other annotations later, and "
-                "belongs into training.annotating_components."
+                f"ParsedOnce: {name!r} is the component that annotates each text once; the "
+                f"components are {', '.join(nlp.component_names) or 'none'}, and frozen are "
+                f"{', '.join(frozen) or 'none'}. Add it to nlp.pipeline and to "
+                "training.frozen_components. If it is trained, its annotations change: add it "
+                "to training.annotating_components instead, and use another reader."
             )
         return nlp.get_pipe(name)
 
@@ -155,7 +155,8 @@ def read_parsed_once_v1(
 
     if path is None or not Path(path).exists():
         raise LatentError(
-            f"ParsedOnce: the corpus {path} does not exist. Pass --paths.train or so."
+            f"ParsedOnce: the corpus {path} does not exist. Give the right one, for example with "
+            "--paths.train."
         )
     corpus = Corpus(path, max_length=max_length, limit=limit)
     folder = None if keep is None else Path(keep)

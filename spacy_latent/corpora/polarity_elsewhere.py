@@ -47,8 +47,8 @@ def read_products(texts: Mapping[str, str], seed: int, count: int) -> list[tuple
         own = sorted(text for text in sides[side] - both if len(text.split()) >= SHORTEST)
         if len(own) < count:
             raise LatentError(
-                f"On the side of {side} there are {len(own)} texts of {SHORTEST} words and more "
-                f"that do not stand on the other; expected {count}. Give all that were published."
+                f"The side {side} has {len(own)} texts of {SHORTEST} words and more that the "
+                f"other side lacks; expected {count}. Give the whole published corpus."
             )
         found += [(text, label) for text in rng.sample(own, count)]
     rng.shuffle(found)

@@ -158,9 +158,9 @@ def make_docs(vocab: Vocab, phrases: Sequence[Phrase], count: int, seed: int) ->
         for praise, side in ((True, PROS), (False, CONS)):
             if not by_kind[aspect, praise]:
                 raise LatentError(
-                    f"Among {len(phrases)} phrases there is none about {aspect or 'no aspect'} on "
-                    f"the side of {side}; reviews need one of each kind. Give all that were "
-                    "published."
+                    f"Among {len(phrases)} phrases there is none about {aspect or 'no aspect'} "
+                    f"on the side of {side}; reviews need one of each kind. Give the whole "
+                    "published corpus."
                 )
     rng = random.Random(seed)
     for _ in range(count):

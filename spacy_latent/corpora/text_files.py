@@ -147,6 +147,6 @@ def check_pairs(value: Any, place: str) -> None:
     except UnicodeEncodeError as error:
         half = f"\\u{ord(error.object[error.start]):04x}"
         raise LatentError(
-            f"{place}: {half} is half of a surrogate pair, and no character. Write both halves, or "
-            "neither."
+            f"{place}: {half} is half of a surrogate pair, not a character. Write both halves, "
+            "or neither."
         ) from None

@@ -120,7 +120,8 @@ def read_docs(
         raise LatentError(f"TextPairs: missing is {missing!r}; expected a list, as [{missing!r}].")
     if path is None or not Path(path).is_file():
         raise LatentError(
-            f"The file of text pairs {path} does not exist. Pass --paths.train or so."
+            f"The file of text pairs {path} does not exist. Give the right one, for example with "
+            "--paths.train."
         )
     path = Path(path)
     if _ending(path) == ".spacy":
@@ -182,18 +183,18 @@ def _labels(
             without.append(number)
     if decimal is not None:
         warnings.warn(
-            f"{path}: labels under {label!r} are numbers, such as {decimal}, and each is a "
-            "category of its own. For scores that are to be predicted as numbers write the pairs "
-            'as JSON lines, with "cats" as {"score": 3.5}.',
+            f"{path}: labels under {label!r} are numbers, such as {decimal}, and each becomes a "
+            "category of its own. To predict numbers, write the pairs as JSON lines, with "
+            '"cats" as {"score": 3.5}.',
             LatentWarning,
             stacklevel=2,
         )
     if 0 < len(without) < count:
         warnings.warn(
-            f"{path}: {len(without)} of {number_of(count, 'pair')} have no label under {label!r}, "
-            f"first in line {without[0]}. Only a model with evidence learns from them. For classes "
-            "that exclude each other, spaCy's scores count each as a wrong answer: leave them out "
-            "of a development corpus.",
+            f"{path}: {len(without)} of {number_of(count, 'pair')} have no label under "
+            f"{label!r}, first in line {without[0]}. Only a model with evidence learns from "
+            "them. If classes exclude each other, spaCy's scores count such a pair as wrong: "
+            "leave these pairs out of a development corpus.",
             LatentWarning,
             stacklevel=2,
         )

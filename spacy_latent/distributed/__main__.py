@@ -27,13 +27,13 @@ app = typer.Typer(
 
 # Unknown options are settings of the config.
 OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
-ConfigPath = Annotated[Path, typer.Argument(help="Config of spaCy's.", exists=True)]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint, if any.")]
+ConfigPath = Annotated[Path, typer.Argument(help="Training config.", exists=True)]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume from the last checkpoint, if any.")]
 CheckpointEvery = Annotated[
     int | None,
     typer.Option(
         "--checkpoint-every",
-        help="Steps between checkpoints; 0 for none. As often as it evaluates, if not given.",
+        help="Steps between checkpoints; 0 for none. Default: training.eval_frequency.",
         min=0,
     ),
 ]
@@ -55,7 +55,7 @@ def train_cli(
     resume: Resume = False,
     checkpoint_every: CheckpointEvery = None,
     timeout: Timeout = TIMEOUT,
-    use_gpu: bool = typer.Option(False, "--gpu", help="Each process uses a GPU of its own."),
+    use_gpu: bool = typer.Option(False, "--gpu", help="Give each process a GPU of its own."),
     code: Path | None = typer.Option(
         None, "--code", help="Python file with functions that the config names.", exists=True
     ),
@@ -90,21 +90,21 @@ def ray_train_cli(
     context: typer.Context,
     config_path: ConfigPath,
     output: Path = typer.Option(
-        ..., "--output", "-o", help="Directory for models and checkpoints, which all machines see."
+        ..., "--output", "-o", help="Directory for models and checkpoints, shared by all machines."
     ),
-    workers: int = typer.Option(..., "--workers", help="How many processes.", min=1),
+    workers: int = typer.Option(..., "--workers", help="Number of processes.", min=1),
     address: str | None = typer.Option(
-        None, "--address", help="Of a running cluster. This machine alone, if not given."
+        None, "--address", help="Address of a running cluster. Default: start one on this machine."
     ),
     resume: Resume = False,
     checkpoint_every: CheckpointEvery = None,
     timeout: Timeout = TIMEOUT,
     max_failures: int = typer.Option(
-        0, "--max-failures", help="How often to resume when a worker was lost.", min=0
+        0, "--max-failures", help="Number of resumptions after a worker was lost.", min=0
     ),
-    use_gpu: bool = typer.Option(False, "--gpu", help="Each worker has a GPU."),
+    use_gpu: bool = typer.Option(False, "--gpu", help="Give each worker a GPU of its own."),
 ) -> None:
-    """Run the same training on workers of a Ray cluster, which this command starts.
+    """Train the pipeline of CONFIG on workers of a Ray cluster, which this command starts.
 
     Needs the extra ray.
     """

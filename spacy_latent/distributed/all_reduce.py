@@ -120,9 +120,10 @@ class AllReduce:
             )
         if most[1] != -most[2]:
             raise RanksFailed(
-                f"{what}: the ranks do not read the same batches, of which each takes its share. "
-                "Readers and batchers must give the same on each process. They must not depend on "
-                "the order of a set, on unsorted files of a directory, or on the time."
+                f"{what}: the ranks do not read the same batches. Readers and batchers must "
+                "return the same batches on each process, which then takes its share. They must "
+                "not depend on the order of a set, on unsorted files of a directory, or on the "
+                "time."
             )
         if most[3] != -most[4]:
             raise RanksFailed(f"{what}: {self._other_shapes(weights)}")
@@ -173,9 +174,10 @@ class AllReduce:
         ranks = ", ".join(map(str, having))
         where = f"on rank(s) {ranks}" if having else "after the sum over all ranks"
         raise RanksFailed(
-            f"Step {self.step}: the gradient of {named}{', ...' if len(wrong) > 5 else ''} is not "
-            f"finite {where}. No weight was changed by it. Lower the learning rate, or look at "
-            "the batch of that rank; --resume goes on from the last checkpoint."
+            f"Step {self.step}: the gradient of {named}{', ...' if len(wrong) > 5 else ''} is "
+            f"not finite {where}. No weight was changed by this step. Lower the learning rate, "
+            "or check the batch of that rank, and continue from the last checkpoint with "
+            "--resume."
         )
 
     def _backpropagate(self) -> None:

@@ -113,7 +113,7 @@ def jobs_of(
         LatentError: If the corpus cannot be read, or the output belongs to something else.
     """
     if form not in ENDINGS:
-        raise LatentError(f"The format is {form!r}; expected one of {', '.join(ENDINGS)}.")
+        raise LatentError(f"--format is {form!r}; expected one of {', '.join(ENDINGS)}.")
     check_whole("annotate", rows=rows)
     if form == "parquet":
         pyarrow()
@@ -127,8 +127,8 @@ def jobs_of(
     only_lines = listed is None or any(form_of(Path(one.path)) == "text" for one in listed)
     if "second_field" in fields and only_lines:
         raise LatentError(
-            f"{NO_PAIRS}. Give .jsonl, .csv or .parquet with a field for each text, named by "
-            "--text-field text_a,text_b, or so; or .spacy."
+            f"{NO_PAIRS}. Give .jsonl, .csv or .parquet with a field for each text, named by an "
+            "option such as --text-field text_a,text_b; or .spacy."
         )
     shards = shards_of_lines(sys.stdin, rows) if listed is None else listed
     names = id_field, ",".join(fields.values())
@@ -176,8 +176,8 @@ def _check_output(
             return
         if shards is None:
             raise LatentError(
-                f"{output} was begun already, and standard input cannot be resumed. Give another "
-                "directory, or a file instead of standard input."
+                f"{output} was started before, and standard input cannot be resumed. Give "
+                "another directory, or a file instead of standard input."
             )
         theirs = json.loads(path.read_text(encoding="utf8"))
     except OSError as error:
@@ -190,12 +190,12 @@ def _check_output(
     except ValueError as error:
         raise LatentError(
             f"{path}, which holds the settings of {output}, is no JSON: {error}. Delete {output} "
-            "to begin anew, or name another directory."
+            "to start again, or give another directory."
         ) from error
     if other := list(_differences(theirs, ours)):
         raise LatentError(
-            f"{output} was begun with other settings: {'; '.join(other)}. Give the same to go on; "
-            "else delete it, or name another directory."
+            f"{output} was started with other settings: {'; '.join(other)}. Give the same "
+            "settings to resume, or delete it, or give another directory."
         )
 
 

@@ -179,9 +179,9 @@ class Workers:
 def not_done(names: list[str], what: str) -> LatentError:
     """Return the error for shards that killed too many processes or actors."""
     return LatentError(
-        f"{len(names)} shard(s) are not done, because {ATTEMPTS} {what} died of each: "
-        f"{', '.join(sorted(names)[:5])}. All others are. Often memory ran out: take fewer workers "
-        "or a smaller --batch-size, and start again to do the rest."
+        f"{len(names)} shard(s) failed, because {ATTEMPTS} {what} died at each: "
+        f"{', '.join(sorted(names)[:5])}. All others are complete. If memory ran out, give fewer "
+        "workers or a smaller --batch-size. Start the command again to annotate the rest."
     )
 
 

@@ -136,8 +136,8 @@ def load_checkpoint(
     """
     if not (path / "training.json").exists():
         raise LatentError(
-            f"{path} is missing, or is no checkpoint. The directory of --output has to be on a "
-            "disk that all ranks see."
+            f"{path} is missing, or is no checkpoint. Give an --output directory on a disk that "
+            "all ranks share."
         )
     try:
         return _load(path, nlp, optimizer, frozen)
@@ -145,8 +145,8 @@ def load_checkpoint(
         raise
     except Exception as error:
         raise LatentError(
-            f"{path} cannot be read ({type(error).__name__}: {error}). If it was damaged, delete "
-            "it: --resume then goes on from the checkpoint before, if there is one."
+            f"{path} cannot be read ({type(error).__name__}: {error}). If it is damaged, delete "
+            "it. Then --resume continues from the checkpoint before it, if there is one."
         ) from error
 
 
@@ -154,8 +154,9 @@ def _load(path: Path, nlp: Language, optimizer: Optimizer, frozen: Collection[st
     record = json.loads((path / "training.json").read_text(encoding="utf8"))
     if record.get("format") != FORMAT:
         raise LatentError(
-            f"{path} was written in format {record.get('format')}; expected {FORMAT}. Go on with "
-            "the version of spacy-latent that wrote it, or train anew in another directory."
+            f"{path} was written in format {record.get('format')}; expected {FORMAT}. Continue "
+            "with the version of spacy-latent that wrote it, or start a new training in another "
+            "directory."
         )
     _refuse_other_settings(path, record["config"], settings_of(nlp))
     for string in srsly.read_json(path / "strings.json"):
@@ -206,10 +207,11 @@ def _refuse_other_settings(path: Path, saved: Mapping[str, Any], given: Mapping[
     if other:
         key = other[0]
         raise LatentError(
-            f"{path} belongs to a training with other settings: {', '.join(other[:5])}"
-            f"{', ...' if len(other) > 5 else ''} ({key} was {before.get(key)!r} and is "
-            f"{now.get(key)!r}). Resume with the config and the overrides of that training, or "
-            f"train anew in another directory. Only training.{', training.'.join(FREE)} may change."
+            f"{path} belongs to a training with other settings: "
+            f"{', '.join(other[:5])}{', ...' if len(other) > 5 else ''} ({key} was "
+            f"{before.get(key)!r} and is {now.get(key)!r}). Resume with the config and the "
+            "overrides of that training, or start a new training in another directory. Only "
+            f"training.{', training.'.join(FREE)} may change."
         )
 
 
@@ -282,6 +284,7 @@ def check_optimizer(optimizer: Any) -> None:
     """Raise LatentError unless the state of the optimizer can be stored."""
     if not isinstance(optimizer, Optimizer):
         raise LatentError(
-            f"training.optimizer is a {type(optimizer).__name__}; checkpoints are of Thinc's "
-            "optimizers, as Adam.v1, RAdam.v1 and SGD.v1. Train without (--checkpoint-every 0)."
+            f"training.optimizer is a {type(optimizer).__name__}; expected one of Thinc's "
+            "optimizers, Adam.v1, RAdam.v1 or SGD.v1, for checkpoints. Use one, or train "
+            "without checkpoints (--checkpoint-every 0)."
         )

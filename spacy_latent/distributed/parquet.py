@@ -225,7 +225,9 @@ def read_annotated_v1(path: Path | None, limit: int = 0) -> Callable[[Language],
 
     def read_corpus(nlp: Language) -> Iterator[Example]:
         if path is None:
-            raise LatentError("No path of annotated docs is given. Pass --paths.train or so.")
+            raise LatentError(
+                "The path of annotated docs is missing. Give it, for example with --paths.train."
+            )
         docs = (row.doc for row in read_rows(path, nlp.vocab) if row.doc is not None)
         for doc in islice(docs, limit if limit > 0 else None):
             words = [token.text for token in doc]

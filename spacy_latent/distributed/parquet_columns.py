@@ -37,7 +37,7 @@ def pyarrow() -> ModuleType:
     except ImportError as error:
         raise LatentError(
             "Parquet needs pyarrow, which is not installed. Install it with pip install "
-            "'spacy-latent[parquet]', or give and take .spacy files (--format docbin)."
+            "'spacy-latent[parquet]', or use .spacy files instead (--format docbin)."
         ) from error
     return pyarrow
 

@@ -105,8 +105,9 @@ class RankTraining:
             check_optimizer(self.optimizer)
         if not self.ranks.same(list(labels_of(self.nlp))):
             raise RanksFailed(
-                "The components have other labels, or the same in another order, on other ranks. "
-                "Set them in the config (initialize.components.NAME.labels, see spacy init labels)."
+                "The components have different labels on different ranks, or the same labels in "
+                "another order. Set them in the config (initialize.components.NAME.labels, see "
+                "spacy init labels)."
             )
         self._compare_weights("begin with different weights. Set training.seed")
         last = self.ranks.of_first(lambda: self._find_checkpoint(resume), "Looking for checkpoints")
@@ -142,8 +143,8 @@ class RankTraining:
         found = checkpoints_in(self.output)
         if found and not resume:
             raise LatentError(
-                f"{folder_of(self.output)} has checkpoints of an earlier training. Go on with it "
-                "(--resume), remove that directory, or take another --output."
+                f"{folder_of(self.output)} has checkpoints of an earlier training. Continue it "
+                "with --resume, remove that directory, or give another --output."
             )
         return found[-1][1] if found else None
 

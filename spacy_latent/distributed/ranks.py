@@ -59,7 +59,9 @@ class Ranks:
         if not timeout > 0:
             raise LatentError(f"timeout is {timeout}; expected a number of seconds above 0.")
         if not dist.is_available():
-            raise LatentError("This build of torch has no torch.distributed. Install another.")
+            raise LatentError(
+                "This build of torch has no torch.distributed. Install another build of torch."
+            )
         if not dist.is_initialized():
             if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", 1)) == 1:
                 return cls(timeout=timeout)
@@ -165,11 +167,11 @@ class Ranks:
         # torch has its own errors for some backends, all of which are subclasses of this one.
         except RuntimeError as error:
             raise RanksLost(
-                f"Rank {self.rank} of {self.world} lost the others, or waited for them for more "
-                f"than {self.timeout:g} s: a process was killed, ran out of memory, or hangs. Its "
-                "last output may say why. Start all of them again with --resume, and with a longer "
-                "--timeout if one was only slow, as in an evaluation. (torch says: "
-                f"{str(error).splitlines()[0][:300]})"
+                f"Rank {self.rank} of {self.world} lost the connection to other ranks, or waited "
+                f"for them for more than {self.timeout:g} s: a process was killed, ran out of "
+                "memory, or hangs. Its last output may show the reason. Start all processes "
+                "again with --resume, and with a longer --timeout if one was only slow, as in "
+                f"an evaluation. (torch says: {str(error).splitlines()[0][:300]})"
             ) from error
 
 
@@ -196,7 +198,7 @@ def gpu_of_this_rank() -> torch.device:
     local = int(os.environ.get("LOCAL_RANK", 0))
     if local >= count:
         raise LatentError(
-            f"This machine has {count} GPU(s), and there are more processes. Start as many as "
-            "there are GPUs: torchrun --nproc-per-node gpu."
+            f"This machine has {count} GPU(s), and there are more processes. Start one process "
+            "for each GPU: torchrun --nproc-per-node gpu."
         )
     return torch.device("cuda", local)

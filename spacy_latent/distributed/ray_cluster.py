@@ -72,7 +72,8 @@ def connected(
         except ConnectionError as error:
             raise LatentError(
                 f"No cluster of Ray answers at {address!r}: {error}. Start one with 'ray start "
-                "--head' and give its address, or give none, and one is begun for this command."
+                "--head' and give its address. Without an address, this command starts a "
+                "cluster."
             ) from error
     try:
         if address is None:
@@ -86,8 +87,9 @@ def _warn_of_listening(ray: Any) -> None:
     for node in ray.nodes():
         if not node["NodeManagerAddress"].startswith(LOOPBACK):
             warn(
-                f"Ray listens at {node['NodeManagerAddress']}, and whoever may talk to it runs "
-                f"code here. To keep it to this machine, set {REACHABLE}=0 before Ray is imported.",
+                f"Ray listens at {node['NodeManagerAddress']}, and everyone who can connect to "
+                f"it can run code on this machine. To allow only this machine, set {REACHABLE}=0 "
+                "before Ray is imported.",
                 LatentWarning,
                 stacklevel=4,
             )

@@ -80,7 +80,7 @@ def annotate_with_ray(
     """
     if str(source) == STDIN:
         raise LatentError(
-            "Actors of Ray cannot read the standard input of this process. Give a file, or take "
+            "Actors of Ray cannot read the standard input of this process. Give a file, or use "
             "--engine local."
         )
     actors = _Actors(workers, workers if most_workers is None else most_workers, threads, gpus)
@@ -175,15 +175,15 @@ class _Actors:
             capacity = max(0, cpus - 1) // self.threads
             fewer = f"at most {number_of(capacity, 'worker')}"
             raise LatentError(
-                f"{self.least} actor(s) with {self.threads} thread(s) each would take all of the "
-                f"{number_of(cpus, 'CPU')} that Ray has here, and Ray needs one to read what they "
-                f"are to do. Take {fewer if capacity else 'a cluster with more CPUs'}, or --engine "
-                "local, which needs none."
+                f"{self.least} actor(s) with {self.threads} thread(s) each would use all of the "
+                f"{number_of(cpus, 'CPU')} of Ray, which needs one to read the corpus. Give "
+                f"{fewer if capacity else 'a cluster with more CPUs'}, or --engine local, which "
+                "needs none."
             )
         if self.least * self.gpus > there.get("GPU", 0):
             raise LatentError(
                 f"{self.least} actor(s) with {self.gpus} of a GPU each need more than the "
-                f"{there.get('GPU', 0):g} that Ray has. Take fewer workers, or a smaller share."
+                f"{there.get('GPU', 0):g} that Ray has. Give fewer workers, or a smaller share."
             )
 
     def results(

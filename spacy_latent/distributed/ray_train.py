@@ -83,8 +83,8 @@ def _check(workers: int, output: Path, resume: bool) -> None:
     if not resume and checkpoints_in(output):
         # A worker would take this checkpoint for the checkpoint of its previous attempt.
         raise LatentError(
-            f"{folder_of(output)} has checkpoints of an earlier training. Go on with it "
-            "(resume=True), remove that directory, or take another output."
+            f"{folder_of(output)} has checkpoints of an earlier training. Continue it with "
+            "resume=True, remove that directory, or give another output."
         )
 
 

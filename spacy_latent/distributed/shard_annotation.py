@@ -145,8 +145,8 @@ def text_fields(model: str | Path, given: str | None = None) -> dict[str, str]:
     first, *others = given.split(",") if given else pair_fields(config)[:2]
     if len(others) != 1:
         raise LatentError(
-            f"The pipeline reads pairs of texts, and --text-field is {given!r}. Name two fields: "
-            "--text-field text_a,text_b, or so."
+            f"The pipeline reads pairs of texts, and --text-field is {given!r}. Name two fields, "
+            "as in --text-field text_a,text_b."
         )
     return {"text_field": first, "second_field": others[0]}
 
@@ -283,8 +283,8 @@ def annotate_shard(
     except OSError as error:
         made.unlink(missing_ok=True)
         raise LatentError(
-            f"{target} could not be made from {source.path}: {error.strerror or error}. Make room "
-            "or give permission, and start again; files that are whole are kept."
+            f"{target} could not be made from {source.path}: {error.strerror or error}. Free "
+            "disk space or change the permissions, and start again. Complete files are kept."
         ) from error
     except BaseException:
         made.unlink(missing_ok=True)

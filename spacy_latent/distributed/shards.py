@@ -163,7 +163,9 @@ def _rows_of_table(shard: Shard) -> int:
             _check_names(shard, list(row))
         total += 1
     if not total:
-        raise LatentError(f"{shard.path} has no rows below a first line that names the columns.")
+        raise LatentError(
+            f"{shard.path} has no rows; expected rows below a first line that names the columns."
+        )
     return total
 
 
@@ -230,7 +232,7 @@ def _opened_parquet(shard: Shard) -> Iterator[Any]:
             yield file
     except (pa.ArrowException, OSError) as error:
         raise LatentError(
-            f"{shard.path} cannot be read: {error}. Write it again, or take it out of the corpus."
+            f"{shard.path} cannot be read: {error}. Write it again, or remove it from the corpus."
         ) from error
 
 

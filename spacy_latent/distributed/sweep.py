@@ -89,8 +89,8 @@ def read_grid(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
             names = [_as_text(value) for value in values]
             if len(set(names)) < len(names):
                 raise LatentError(
-                    f"{path}: {setting!r} is {values!r}, in which two values are the same in a "
-                    "config. Give each once."
+                    f"{path}: {setting!r} is {values!r}, in which two values are equal in a "
+                    "config. Give each value once."
                 )
             grid[setting] = {name: {setting: value} for name, value in zip(names, values)}
         elif isinstance(setting, str) and _are_named(values):
@@ -112,7 +112,7 @@ def _check_plain(path: Path, values: Any) -> None:
         json.dumps(values)
     except TypeError as error:
         raise LatentError(
-            f"{path}: {values!r} has a value that is none of a config ({error}). Put it into "
+            f"{path}: {values!r} has a value that a config cannot hold ({error}). Put it into "
             "quotation marks."
         ) from error
 
@@ -136,13 +136,14 @@ def _check_changes(path: Path, grid: Mapping[str, Mapping[str, Mapping[str, Any]
         for name in dict.fromkeys(name for each in values.values() for name in each):
             if name == SEED:
                 raise LatentError(
-                    f"{path}: {setting!r} sets {SEED}, which is 0, 1, ... for the trainings of "
-                    "each setting. Take it out of the grid, and give --seeds, their number."
+                    f"{path}: {setting!r} sets {SEED}, which the sweep sets to 0, 1, ... for "
+                    "each combination. Remove it from the grid, and give --seeds, the number of "
+                    "trainings."
                 )
             if name in changed_by:
                 raise LatentError(
-                    f"{path}: {changed_by[name]!r} and {setting!r} both set {name}. Leave it to "
-                    "one of them."
+                    f"{path}: {changed_by[name]!r} and {setting!r} both set {name}. Remove it "
+                    "from one of them."
                 )
             changed_by[name] = setting
 

@@ -53,7 +53,7 @@ def open_study(path: Path, identity: str, cells: Sequence[Cell]) -> Study:
             f"The study {path} cannot be written: {error.strerror}. Give another file."
         ) from error
     if first and not _is_of_journal(first):
-        raise LatentError(f"{path} is no study of a sweep. Give another file as --study.")
+        raise LatentError(f"{path} is not the journal of a sweep. Give another file as --study.")
     journal = optuna.storages.journal
     # The default lock creates a symbolic link, which needs a privilege on Windows.
     lock = journal.JournalFileOpenLock(str(path)) if os.name == "nt" else None
@@ -68,8 +68,8 @@ def open_study(path: Path, identity: str, cells: Sequence[Cell]) -> Study:
     ours = f"{identity} {names}"
     if study.user_attrs.get("of", ours) != ours:
         raise LatentError(
-            f"The study {path} is of another config, grid or number of seeds. Give what it was "
-            "begun with, to go on, or another file."
+            f"The study {path} has another config, grid or number of seeds. Give the same ones "
+            "to continue it, or another file as --study."
         )
     study.set_user_attr("of", ours)
     return study

@@ -61,7 +61,10 @@ def train(
             f"checkpoint_every is {checkpoint_every}; expected a number of steps, or 0 for none."
         )
     if resume and output is None:
-        raise LatentError("resume needs the output directory of the training to go on with.")
+        raise LatentError(
+            "resume is true, and output is missing; expected the output directory of the "
+            "training to continue."
+        )
     gpu = gpu_of_this_rank().index if use_gpu else -1
     if use_gpu:
         require_gpu(gpu)

@@ -95,8 +95,9 @@ def trained_components(nlp: Language, frozen: Collection[str]) -> list[tuple[str
             if not isinstance(model, Model):
                 raise LatentError(
                     f"{name!r} is trained, and its model is a {type(model).__name__}; expected a "
-                    "thinc.api.Model, whose gradients can be added up. Freeze the component "
-                    f'(training.frozen_components = ["{name}"]), or train on one process.'
+                    "thinc.api.Model, whose gradients can be summed over processes. Freeze the "
+                    f'component (training.frozen_components = ["{name}"]), or train on one '
+                    "process."
                 )
             found.append((name, pipe))
     return found

@@ -23,7 +23,7 @@ class Attention(Estimator):
             raise IncompatiblePair(
                 self.name,
                 structure.name,
-                "it is a mapping to the simplex, and only choices of one item are that",
+                "it maps scores to weights that sum to 1, which are soft choices of one item",
                 f"OneOfN with {self.name}, or SparseMAP, which is sparsemax for any structure",
             )
 

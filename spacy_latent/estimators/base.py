@@ -83,8 +83,8 @@ def check_draw(name: str, draw: object, count: int) -> None:
     """Raise LatentError if the result of an estimator is not a :class:`Draw` of ``count`` items."""
     if not isinstance(draw, Draw):
         raise LatentError(
-            f"{name} gives {type(draw).__name__}; expected a Draw. Draw.single(z) is one structure "
-            "of each item, z (B, *parts)."
+            f"{name} returned {type(draw).__name__}; expected a Draw. For one structure of each "
+            "item, return Draw.single(z) with z of shape (B, *parts)."
         )
     shape = tuple(draw.z.shape[:2])
     wrong = {
@@ -95,9 +95,9 @@ def check_draw(name: str, draw: object, count: int) -> None:
     if shape[1:] != (count,) or wrong:
         others = "".join(f", {part} {given}" for part, given in wrong.items())
         raise LatentError(
-            f"{name} gives a Draw with z of shape {tuple(draw.z.shape)}{others}; expected z "
-            f"(K, {count}, *parts), and (K, {count}) for what else it has, K structures of each of "
-            f"the {count} items."
+            f"{name} returned a Draw with z of shape {tuple(draw.z.shape)}{others}; expected z "
+            f"(K, {count}, *parts) for K structures of each of the {count} items, and weights, "
+            f"log_probs and padding (K, {count}) if they are given."
         )
 
 
@@ -203,7 +203,7 @@ class Estimator(Staged, ABC):
             raise IncompatiblePair(
                 self.name,
                 structure.name,
-                "it needs scores of parts, and these are of decisions",
+                "it needs scores of parts, and this structure has scores of decisions",
                 "BestStraightThrough",
             )
         missing = structure.lacks(self.needed())

@@ -61,8 +61,8 @@ class FactorisedEstimator(Estimator):
             raise IncompatiblePair(
                 self.name,
                 structure.name,
-                "it is for choices that do not depend on each other, OneOfN, IndependentHeads, "
-                "ManyToOneAlignment and Bits without a budget",
+                "it needs a structure of independent choices: OneOfN, IndependentHeads, "
+                "ManyToOneAlignment, or Bits without a budget",
                 "SampledStraightThrough, for any structure with samples and marginals",
             )
         super().check(structure)

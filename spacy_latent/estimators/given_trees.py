@@ -71,8 +71,8 @@ class GivenTrees(Estimator):
         check_one_of(self.name, TREES, trees=trees)
         if (trees == "nearest") != bool(words):
             raise LatentError(
-                f"{self.name}: trees is {trees!r} and words is {words!r}; the words that may have "
-                "modifiers are needed with trees = 'nearest' and are read with no other."
+                f"{self.name}: trees is {trees!r} and words is {words!r}; expected words, the "
+                "tokens that may be heads, with trees = 'nearest', and none with other trees."
             )
         self.trees: Trees = trees
         self.seed = seed
@@ -119,8 +119,8 @@ class GivenTrees(Estimator):
             trees = find_kind(structure.kind).trees
             others = [tree for tree in trees if tree not in LOOKS_AT_WORDS]
             raise LatentError(
-                f"{self.name} with trees = {self.trees!r} looks at the words, and got only scores. "
-                f"Run it inside a model over docs, or take one of {', '.join(others)}."
+                f"{self.name} with trees = {self.trees!r} needs the docs, and got only scores. "
+                f"Run it inside a model over docs, or use one of {', '.join(others)}."
             )
         z = torch.zeros_like(scores)
         for b, length in enumerate(lengths.tolist()):

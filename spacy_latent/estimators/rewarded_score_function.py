@@ -60,8 +60,8 @@ class RewardedScoreFunction(ScoreFunction):
             )
         if not task_weight and (reward is None or not reward_weight):
             raise LatentError(
-                f"{self.name}: task_weight is 0 and there is no reward with a weight, so that "
-                "nothing judges the structures. Set reward, or task_weight above 0."
+                f"{self.name}: task_weight is 0, and reward is null or reward_weight is 0, so that "
+                "structures would not be trained. Set a reward and its weight, or task_weight."
             )
         self.reward = reward
         self.reward_weight = reward_weight

@@ -56,13 +56,13 @@ class Sinkhorn(Estimator):
         check_noise(self.name, "gumbel" if noise is None else noise, scale, num_samples, k)
         if noise is None and num_samples != 1:
             raise LatentError(
-                f"{self.name}: num_samples is {num_samples} without noise, which would give as "
-                "many times the same matrix. Set noise, or num_samples = 1."
+                f"{self.name}: num_samples is {num_samples} without noise, so that all samples "
+                "would be equal. Set noise, or num_samples = 1."
             )
         if noise is None and scale != 1.0:
             raise LatentError(
-                f"{self.name}: scale is {scale} without noise, whose scale it is. Set noise, or "
-                "leave scale out."
+                f"{self.name}: scale, the scale of the noise, is {scale}, and noise is null. Set "
+                "noise, or leave scale out."
             )
         self.temperature = temperature
         self.max_iter = max_iter
@@ -77,7 +77,7 @@ class Sinkhorn(Estimator):
             raise IncompatiblePair(
                 self.name,
                 structure.name,
-                "it normalises rows and columns by turns, and only one-to-one alignments have "
+                "it normalises rows and columns in turn, and only one-to-one alignments bound the "
                 "sums of both",
                 f"OneToOneAlignment with {self.name}, or Marginals or SparseMAP",
             )

@@ -64,8 +64,8 @@ class Spigot(NoisyTargetDifference):
             check_noise(self.name, noise, scale, num_samples, 1)
         elif num_samples != 1:
             raise LatentError(
-                f"Spigot: num_samples is {num_samples} without noise, which would give as many "
-                "times the same structure. Set noise, or num_samples = 1."
+                f"Spigot: num_samples is {num_samples} without noise, so that all samples would be "
+                "equal. Set noise, or num_samples = 1."
             )
         check_one_of(self.name, ("exact", "relaxed"), projection=projection)
         check_positive(self.name, step_size=step_size, tolerance=tolerance)

@@ -86,7 +86,7 @@ class StochasticMask(Estimator, nn.Module):
             raise IncompatiblePair(
                 self.name,
                 structure.name,
-                "its masks are independent of each other, and members of this structure are not",
+                "it draws each part independently, and parts of this structure depend on others",
                 f"Bits without a budget, or RelaxedPerturbation with {structure.name}",
             )
         if self.transitions is not None and structure.part_axes != 1:

@@ -73,7 +73,6 @@ def check_traced(estimator: Estimator, structure: Structure, instead: str) -> No
         raise IncompatiblePair(
             estimator.name,
             structure.name,
-            f"it needs {', '.join(missing)}, and {structure!r} is not built by choices of parts "
-            "one after another",
+            f"it needs {', '.join(missing)}, and {structure!r} is not sampled part by part",
             instead,
         )

@@ -49,9 +49,8 @@ def about_missing_labels(
             tell = warning if pipe.labels else error
             yield tell(
                 "no-labels",
-                f"{name}: there is no example of what it finds in "
-                f"{number_of(len(examples), 'text')}, so it learned nothing here. Give texts that "
-                "are annotated for it.",
+                f"{name}: no annotation that it could learn from in "
+                f"{number_of(len(examples), 'text')}. Give texts with such annotation.",
             )
 
 
@@ -81,8 +80,8 @@ def about_other_tokens(
             f"{', '.join(learning)}: {100 * (given - kept) / given:.0f} % of the annotated heads "
             f"in {number_of(len(examples), 'text')} are not learned, since the tokenizer of "
             f"{nlp.lang!r} divides the texts into other tokens than the annotation. Set nlp.lang "
-            "and its tokenizer to those of the treebank. If that divides tokens into words, "
-            "convert it with --merge-subtokens.",
+            "and its tokenizer to match the treebank. If the treebank divides tokens into "
+            "several words, convert it with --merge-subtokens.",
         )
 
 
@@ -132,9 +131,9 @@ def about_categories(
         if always and pipe.model.attrs.get("multi_label"):
             yield warning(
                 "category-always",
-                f"{name}: in {number_of(len(texts), 'text')} none is said to be without "
-                f"{_listed(always)}, so it will be predicted for all. A category that a text "
-                'lacks is unknown: write 0.0 in "cats" of texts that do not have it.',
+                f"{name}: in {number_of(len(texts), 'text')} none is annotated as not having "
+                f"{_listed(always)}, so it will be predicted for all. A category that is "
+                'not in "cats" is unknown: write 0.0 for texts that do not have it.',
             )
 
 
@@ -161,9 +160,9 @@ def about_rejected_spans(
     for key in sorted(str(key) for key in keys - known - {None}):
         yield warning(
             "rejected-spans",
-            f"The training corpus keeps rejected spans in doc.spans[{key!r}], and no component "
-            f"that is trained reads them. Set incorrect_spans_key = {key!r} in the block of "
-            "the component; of one with a source, in the config of that pipeline.",
+            f"The training corpus has rejected spans in doc.spans[{key!r}], and no trained "
+            f"component reads them. Set incorrect_spans_key = {key!r} in the block of the "
+            "component, or, for a component with a source, in the config of that pipeline.",
         )
 
 
@@ -196,7 +195,7 @@ def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Ite
         if asked and not scorer.startswith(OF_LABEL_SETS):
             yield note(
                 "label-sets",
-                f"{name}: training texts were annotated for some labels alone. Where those that it "
-                f"is judged by are so too, the scorer {scorer} counts {found} of other labels as "
-                f"wrong: set {expected}, or take texts that are annotated for all.",
+                f"{name}: training texts were annotated for only some labels. If evaluation "
+                f"texts are, too, the scorer {scorer} counts {found} of other labels as wrong. "
+                f"Set {expected}, or evaluate on texts that are annotated for all labels.",
             )

@@ -76,7 +76,7 @@ def choose_component(nlp: Language, component: str | None, factory: str) -> str:
     if not known:
         there = ", ".join(nlp.pipe_names) or "none"
         raise LatentError(
-            "The pipeline has no component whose probabilities can be calibrated so. Its "
+            "The pipeline has no component that this function can calibrate. Its "
             f"components are {there}; expected a {factory}."
         )
     asked = (
@@ -97,22 +97,23 @@ def given_examples(asked: str, given: Examples) -> list[Example]:
     if not isinstance(made, Iterable):
         source = "given a function that returned" if callable(given) else "given"
         raise LatentError(
-            f"{asked}: it was {source} {reprlib.repr(made)}; expected Examples, as "
-            "nlp.evaluate takes them, or a function that returns them."
+            f"{asked}: it was {source} {reprlib.repr(made)}; expected a list of Examples, as for "
+            "nlp.evaluate, or a function that returns one."
         )
     found = list(made)
     if not found:
         raise LatentError(
-            f"{asked}: there are no texts. Give annotated Examples; an iterator may be used up."
+            f"{asked}: there are no texts. Give annotated Examples, and no iterator that was read "
+            "before."
         )
     wrong = [example for example in found if not isinstance(example, Example)]
     if wrong:
         advice = ""
         if isinstance(wrong[0], Doc):
-            advice = " Of an annotated doc: Example(nlp.make_doc(doc.text), doc)."
+            advice = " For an annotated doc, give Example(nlp.make_doc(doc.text), doc)."
         raise LatentError(
-            f"{asked}: the examples hold a {type(wrong[0]).__name__}; expected Examples, of a doc "
-            f"that is not processed yet and an annotated one, as nlp.evaluate takes them.{advice}"
+            f"{asked}: the examples hold a {type(wrong[0]).__name__}; expected Examples, each with "
+            f"a doc that is not processed yet and an annotated doc.{advice}"
         )
     return found
 

@@ -103,7 +103,7 @@ def control_config(
                     place = ("components", name, setting)
                     changes.append(_set(changed, place, whole[setting], off))
     if not any(change.name.endswith(".estimator") for change in changes):
-        reason = "it has no latent layer whose estimator could be another"
+        reason = "it has no latent layer whose estimator could be replaced"
         if parsers:
             reason = (
                 f"{parsers[0]} has {PARSER_MODEL}, which decides while it composes. Write the "

@@ -34,12 +34,12 @@ def counterfactual(nlp: Language, asked: Mapping[str, Intervention]) -> Iterator
     unknown = [name for name in asked if name not in models]
     if unknown:
         raise LatentError(
-            f"The pipeline has no structures {unknown[0]!r} to ask something of; it has "
-            f"{', '.join(models) or 'none'}."
+            f"An intervention is for {unknown[0]!r}; expected a key of doc._.latent whose "
+            f"structures can be edited: {', '.join(models) or 'none'}."
         )
     for name, one in asked.items():
         if not isinstance(one, Intervention):
-            raise LatentError(f"Of {name!r} is asked {one!r}; expected an Intervention.")
+            raise LatentError(f"{name!r} is given {one!r}; expected an Intervention.")
     with intervening({models[name].id: one for name, one in asked.items()}):
         yield
 

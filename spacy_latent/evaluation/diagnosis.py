@@ -215,10 +215,10 @@ def judge_training(
             missing.remove(component)
             norms[component] = later[component]
             text = (
-                f"{component}: its scorer gets a gradient in a few steps alone, here first in step "
-                f"{step}. Estimators that compare best structures, such as ImplicitMLE, are like "
-                "that, and SparseMAP if one structure has all the weight. If the structure does "
-                "not change in training, raise target_step or the temperature."
+                f"{component}: its scorer gets a gradient only in some steps, here first in step "
+                f"{step}. This is so with estimators that compare best structures, such as "
+                "ImplicitMLE, and with SparseMAP if one structure has all the weight. If the "
+                "structure does not change in training, raise target_step or the temperature."
             )
             late.append(note("rare-gradient", text))
         if not missing:
@@ -260,29 +260,33 @@ def _judge(component: str, latent: Any, parts: Mapping[str, float]) -> Diagnosti
     if scorer is None:
         return None
     if not any(parts.values()):
-        text = f"{component}: no gradient arrives. Nothing that is trained depends on it."
+        text = (
+            f"{component}: it gets no gradient. No trained component depends on it. Add a "
+            "component that listens to it, or remove it."
+        )
         return error("no-gradient", text)
     if learns and scorer == 0.0 and any(isinstance(e, TargetDifference) for e in estimators):
         return warning(
             "no-gradient-at-scorer",
-            f"{component}: no gradient reached the scorer in these steps: its estimator's step "
-            "never changed the best structure. In training, with more texts, it may. If the "
-            "structure stays as it is, set the estimator's scale_by_batch = true or raise its "
-            "target_step (in BlackBox, interpolation), or take AdaptiveImplicitMLE or SparseMAP.",
+            f"{component}: no gradient reached the scorer in these steps: the step of its "
+            "estimator never changed the best structure. With more texts, it may. If the "
+            "structure does not change in training, set the estimator's scale_by_batch = true "
+            "or raise its target_step (in BlackBox, interpolation), or use AdaptiveImplicitMLE "
+            "or SparseMAP.",
         )
     if learns and scorer == 0.0:
         return error(
             "no-gradient-at-scorer",
-            f"{component}: no gradient reaches the scorer, so the structure will not be "
-            "learned. Take an estimator whose gradient is not zero for these scores, such "
-            "as Marginals or SparseMAP, or look whether the task sees the structure. Where "
-            "SparseMAP gives one structure all the weight, raise the temperature.",
+            f"{component}: no gradient reaches the scorer, so the structure will not be learned. "
+            "Use an estimator whose gradient is not zero for these scores, such as Marginals or "
+            "SparseMAP, or check whether the task depends on the structure. If SparseMAP gives "
+            "one structure all the weight, raise the temperature.",
         )
     if learns and scorer < FAINT * parts.get("composer", 0.0):
         return warning(
             "faint-gradient",
-            f"{component}: the scorer's gradient ({scorer:.1e}) is tiny beside the "
-            f"composer's ({parts['composer']:.1e}). Raise scorer_learn_rate or the "
-            "temperature, or take another estimator.",
+            f"{component}: the scorer's gradient ({scorer:.1e}) is tiny compared with the "
+            f"composer's ({parts['composer']:.1e}). Raise scorer_learn_rate or the temperature, "
+            "or use another estimator.",
         )
     return None

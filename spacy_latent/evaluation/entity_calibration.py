@@ -133,8 +133,8 @@ def calibrate(
         raise LatentError(f"{name!r} has no labels, so there is nothing to calibrate. Train it.")
     if pipe.untrained_labels:
         raise LatentError(
-            f"{name!r} was not trained on {', '.join(pipe.untrained_labels)} since they were added "
-            "to its labels, and finds none of them. Train it, and calibrate it then."
+            f"{name!r} was not trained since the labels {', '.join(pipe.untrained_labels)} were "
+            "added, and cannot find them. Train it before you calibrate it."
         )
     made = examples_up_to("calibrate", nlp, name, examples, progress)
     made = without_entities_of_others(nlp, name, made)
@@ -171,8 +171,8 @@ def _unknown_labels(name: str, pipe: Any, examples: Sequence[Example]) -> tuple[
         raise LatentError(
             f"{name!r} was trained on the labels {', '.join(pipe.labels)}, and every text with "
             f"entities has another one: {', '.join(unknown)}. It cannot find entities of a label "
-            "that it was not trained on. Give texts that are annotated with its labels, or call "
-            "the labels as in training."
+            "that it was not trained on. Give texts that are annotated with its labels, or rename "
+            "their labels as in training."
         )
     return tuple(unknown)
 

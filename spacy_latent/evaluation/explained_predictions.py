@@ -42,8 +42,8 @@ def choose(nlp: Language, component: str | None) -> tuple[str, Any]:
     there = ", ".join(nlp.pipe_names) or "none"
     if component is not None and component not in found:
         raise LatentError(
-            f"{component!r} cannot be explained: it is no text classifier or entity recognizer of "
-            f"this pipeline. Those are: {', '.join(found) or 'none'}. Components: {there}."
+            f"{component!r} cannot be explained; expected a text classifier or entity recognizer "
+            f"of this pipeline: {', '.join(found) or 'none'}. Components: {there}."
         )
     if not found:
         raise LatentError(
@@ -60,13 +60,13 @@ def choose(nlp: Language, component: str | None) -> tuple[str, Any]:
     pipe = found[name]
     if cfg_of(pipe).get("score_range") is not None:
         raise LatentError(
-            f"{name!r} gives numbers in a range, not probabilities of categories, and there is no "
-            "category to explain."
+            f"{name!r} predicts numbers in a range, and only probabilities of categories can be "
+            "explained. Name a component with categories or entities."
         )
     if any(isinstance(node.attrs.get("span_getter"), PairSpans) for node in pipe.model.walk()):
         raise LatentError(
-            f"{name!r} reads pairs of texts, of which single words cannot be taken out. Look at "
-            "its structures with 'spacy latent render'."
+            f"{name!r} reads pairs of texts, and only predictions for single texts can be "
+            "explained. Draw its structures with 'spacy latent render'."
         )
     return name, pipe
 
@@ -209,10 +209,10 @@ class Entity:
             raise NoSuchEntity(
                 doc,
                 name,
-                f"{span.text} ({span.label_}) was on the doc before {name!r}, which keeps what is "
-                "there whatever the words are. Give the text, or a doc that the pipeline has not "
-                "read yet; of what a component before it finds, such as an entity_ruler, there is "
-                "nothing to explain.",
+                f"{span.text} ({span.label_}) was on the doc before {name!r}, which keeps such "
+                "entities whatever the words are, so there is nothing to explain. Give the text, "
+                "or a doc that the pipeline has not processed yet. If an earlier component such "
+                "as an entity_ruler found it, choose another entity.",
             )
         return cls(pipe, doc, span.start, span.end, span.label_)
 

@@ -106,8 +106,8 @@ def _of_vectors(nlp: Language, one: Listening) -> Iterator[Diagnostic]:
     if wanted is not None and given is not None and wanted != given:
         yield error(
             "listener-width",
-            f"The listener of {one.component} has width {wanted}, and {one.answering}, to which it "
-            f"listens, gives vectors of {given} features. Set the listener's width to {given}.",
+            f"The listener of {one.component} has width {wanted}, and {one.answering}, to which "
+            f"it listens, sends vectors of {given} features. Set the listener's width to {given}.",
         )
 
 
@@ -120,13 +120,13 @@ def _without_vectors(nlp: Language, one: Listening, annotating: set[str]) -> Ite
             kind = "tok2vec" if isinstance(one.node, Tok2VecListener) else "transformer"
             yield error(
                 "no-upstream",
-                f'{component} listens to "*", any {kind}, and the pipeline has none. Put one '
+                f'{component} listens to "*", any {kind}, and the pipeline has none. Add one '
                 f"before {component}, or give {component} an embedder of its own.",
             )
     elif name not in nlp.component_names:
         if isinstance(one.node, LatentListener):
             return
-        listener, kind = "listener", " or ".join(suitable) or "a component that gives vectors"
+        listener, kind = "listener", " or ".join(suitable) or "a component that sends vectors"
         there = ", ".join(nlp.component_names)
         text = no_such_component(component, name, there, suitable, listener, kind)
         # Each of spaCy's listeners reads vectors that a tok2vec writes on docs in training.
@@ -138,13 +138,16 @@ def _without_vectors(nlp: Language, one: Listening, annotating: set[str]) -> Ite
             and not isinstance(nlp.get_pipe(other), LatentEncoder)
         ]
         if reads:
-            text += f" As it is, it reads what {reads[-1]} writes on docs, and sends no gradient."
+            text += (
+                f" Now it reads the vectors that {reads[-1]} writes on docs, and sends no "
+                "gradient back."
+            )
         yield Diagnostic("warning" if reads else "error", "no-upstream", text)
     elif name in nlp.disabled:
         yield error(
             "disabled-upstream",
-            f"{component} listens to {name}, which is disabled, so it gets no vectors. Take {name} "
-            f"out of nlp.disabled, or give {component} an embedder of its own.",
+            f"{component} listens to {name}, which is disabled, so it gets no vectors. Remove "
+            f"{name} from nlp.disabled, or give {component} an embedder of its own.",
         )
     elif name in before:
         yield _wrong_kind(nlp, one, name)
@@ -164,14 +167,14 @@ def _suits(upstream: Any, node: Model) -> bool:
 def _wrong_kind(nlp: Language, one: Listening, upstream: str) -> Diagnostic:
     factory = nlp.get_pipe_meta(upstream).factory
     if hasattr(nlp.get_pipe(upstream), "find_listeners"):
-        take = f'Take @architectures = "{LISTENERS[factory]}"' if factory in LISTENERS else ""
-        advice = take or "Take the listener that belongs to it"
+        take = f'Use @architectures = "{LISTENERS[factory]}"' if factory in LISTENERS else ""
+        advice = take or "Use the listener for this kind of component"
     else:
-        advice = "Set upstream to a component that gives vectors"
+        advice = "Set upstream to a component that sends vectors"
     return error(
         "listener-kind",
-        f"{one.component} has a listener ({one.node.name}) to {upstream}, which is a {factory} and "
-        f"does not answer it. {advice}.",
+        f"{one.component} has a listener ({one.node.name}) to {upstream}, which is a {factory} "
+        f"and sends it no vectors. {advice}.",
     )
 
 
@@ -202,18 +205,19 @@ def _of_training(
     if upstream in frozen and awake and upstream not in annotating:
         yield error(
             "frozen-encoder",
-            f"{upstream} is frozen and {_names(awake)}, which listens to it, is not: it would get "
-            f"no vectors in training. Add {upstream!r} to training.annotating_components, or give "
-            'the listener a copy of its own: replace_listeners = ["model.tok2vec"] in the block of '
-            "a component that is sourced.",
+            f"{upstream} is frozen, and {_names(awake)}, which listens to it, is not, so it "
+            f"would get no vectors in training. Add {upstream!r} to "
+            "training.annotating_components, or give the listener a copy of its own: "
+            'replace_listeners = ["model.tok2vec"] in the block of a component that is '
+            "sourced.",
         )
     blind = [one for one in listening if one.component in annotating]
     if blind and upstream not in annotating:
         yield warning(
             "annotates-without-vectors",
             f"{_names(blind)} annotates in training, and {upstream}, to which it listens, does "
-            "not: it annotates by vectors of zeros, and what comes after it learns from that. Add "
-            f"{upstream!r} to training.annotating_components.",
+            "not. So it would annotate with vectors of zeros, and later components would learn "
+            f"from that. Add {upstream!r} to training.annotating_components.",
         )
     if upstream not in frozen:
         yield from _of_gradient(nlp, upstream, listening, frozen)
@@ -230,8 +234,8 @@ def _of_gradient(
         yield Diagnostic(
             "error" if is_encoder else "warning",
             "frozen-listeners",
-            f"All that listens to {upstream} is frozen ({_names(listening)}), so it gets no "
-            "gradient. Freeze it too, or leave one of them free.",
+            f"All components that listen to {upstream} are frozen ({_names(listening)}), so "
+            f"{upstream} gets no gradient. Freeze it too, or do not freeze one of them.",
         )
     # Only the last listener of a tok2vec or transformer has a callback that backpropagates, see
     # shared_upstream. Components of other packages may differ.
@@ -241,10 +245,11 @@ def _of_gradient(
     if awake and one_sends and not held and last in frozen:
         yield error(
             "last-listener",
-            f"{upstream} learns nothing: spaCy sends it all gradients with that of {last}, the "
-            f"last component that listens to it, and {last} is frozen. Freeze {upstream} too, and "
-            f"let it annotate; or put {last} before {_names(awake)}; or give {last} a copy of its "
-            'own with replace_listeners = ["model.tok2vec"].',
+            f"{upstream} learns nothing: spaCy sends it all gradients together with the gradient "
+            f"of {last}, the last component that listens to it, and {last} is frozen. Freeze "
+            f"{upstream} too, and add it to annotating_components. Or put {last} before "
+            f"{_names(awake)}, or give {last} a copy of its own with replace_listeners = "
+            '["model.tok2vec"].',
         )
 
 

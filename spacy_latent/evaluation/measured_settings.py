@@ -21,15 +21,15 @@ SAMPLED_WORD_BASELINES = ("MovingAverage", "LearnedConstant", "NetworkBaseline")
 # Measurements, by the codes of the notes.
 EVIDENCE = {
     "fast-scorer": (
-        "In the demo, where the score function follows another estimator as it does here, 12.2 % "
-        "of the trees of lists six deep were right with a rate of 3, and 100.0 % with 0.3 and 1 "
-        "(one seed). In an earlier form of the demo a rate of 3 had 97.8 %, and 0.3 had 96.4 %."
+        "In the demo, with another estimator before ScoreFunction as here, 12.2 % of the trees "
+        "of lists with six levels were right with a rate of 3, and 100.0 % with 0.3 and 1 (one "
+        "seed). In an earlier form of the demo a rate of 3 had 97.8 %, and 0.3 had 96.4 %."
     ),
     "single-trees-first": (
         "In ListOps without marginals before them StraightThrough found 44.8 % of the heads and "
-        "PerturbAndMap 34.7 %, where ScoreFunction found 100.0 % in their place; after marginals "
-        "the two found 99.1 % and 100.0 % of the demo's heads (all of them means of five seeds). "
-        "To begin with Marginals, put both into an EstimatorSequence."
+        "PerturbAndMap 34.7 %, and ScoreFunction found 100.0 %; after marginals the two found "
+        "99.1 % and 100.0 % of the demo's heads (all means of five seeds). To begin with "
+        "Marginals, put both into an EstimatorSequence."
     ),
     "spigot-of-trees": (
         "It found 33.6 % of the demo's heads, with marginals before it, and 3.7 % of those of "
@@ -93,7 +93,10 @@ def _found(layer: LayerSettings) -> Iterator[tuple[str, str]]:
         if name == "ScoreFunction" and layer.began_with_scores and rate >= FAST_SCORER:
             yield "fast-scorer", f"scorer_learn_rate is {rate:g}."
         if name in SINGLE_TREES and not layer.began_with_scores:
-            yield "single-trees-first", f"{name} learns the trees, and no estimator before it does."
+            yield (
+                "single-trees-first",
+                f"{name} learns the trees, without another estimator before it.",
+            )
         if name == "Spigot":
             yield "spigot-of-trees", "Spigot learns the trees from the task alone."
     structure = layer.structure.name

@@ -156,9 +156,9 @@ def _of_encoder(
     if not listening and not supervised and not early:
         yield error(
             "no-listener",
-            f"{component}: nothing listens to it, so it learns nothing. Give a component "
-            '@architectures = "spacy-latent.LatentListener.v1" with '
-            f'upstream = "{component}", or set its supervision above 0.',
+            f"{component}: no component listens to it, so it learns nothing. Give a component "
+            '@architectures = "spacy-latent.LatentListener.v1" with upstream = '
+            f'"{component}", or set its supervision above 0.',
         )
     awake = [name for name in listening if name not in frozen]
     if component in frozen and (not awake or component in annotating):
@@ -166,7 +166,8 @@ def _of_encoder(
     if pipe.cfg.get("set_heads") and "parser" in names:
         yield warning(
             "set-heads",
-            f"{component} sets heads and so does the parser; docs that are parsed keep theirs.",
+            f"{component} and the parser both set heads; parsed docs keep the heads of the "
+            "parser. Set set_heads = false, or remove the parser.",
         )
 
 
@@ -183,29 +184,30 @@ def _of_layer(key: str, node: Model) -> Iterable[Diagnostic]:
     if not estimator.uses_scores:
         before = [stage.name for _, stage in estimator.stages if stage.uses_scores]
         since = f" after {', '.join(before)}" if before else ""
-        learned = (
-            "what was learned of them has no part in it" if before else "nothing is learned of them"
-        )
+        learned = "learned scores are not used" if before else "learns nothing"
         yield note(
             "given-trees",
-            f"{key}: its trees are given by {estimator.name}{since}, so its scorer is not run and "
-            f"{learned}. It is a control.",
+            f"{key}: its trees are given by {estimator.name}{since}, so its scorer is not run "
+            f"and {learned}. Use it only as a control.",
         )
     if getattr(module, "gain", None) is not None:
         yield note(
             "residual",
-            f"{key}: the embedder's vectors go around the structure (residual), so the task may be "
-            "learned without it. Set residual = false to close this way.",
+            f"{key}: the embedder's vectors are added to the output (residual), so the task may "
+            "be learned without the structure. To prevent this, set residual = false.",
         )
     if any(inner.name == "expand_window" for inner in node.layers[0].walk()):
         yield note(
             "context-below",
-            f"{key}: its embedder mixes neighbouring tokens, so the task may be learned without "
-            "the structure. An embedder of single words, with context in the scorer alone, leaves "
-            "no other way.",
+            f"{key}: the vectors of its embedder depend on neighbouring tokens, so the task may "
+            "be learned without the structure. To prevent this, use an embedder of single "
+            "words, and let only the scorer read the context.",
         )
     if latent_shim(node).learn_rates.get("latent.scorer.", 1.0) == 0.0:
-        yield warning("scorer-still", f"{key}: scorer_learn_rate is 0, so the scorer never learns.")
+        yield warning(
+            "scorer-still",
+            f"{key}: scorer_learn_rate is 0, so the scorer never learns. Set it above 0, as 1.0.",
+        )
 
 
 def settings_of(pipe: Any, node: Model) -> LayerSettings:
@@ -262,15 +264,15 @@ def _of_sentences(
     if not setters:
         yield note(
             "no-sentences",
-            f"No component before {component} sets sentences: one structure spans a whole text, "
-            f"up to {number_of(longest, 'token')} of it. For one of each sentence put a "
-            "sentencizer before it, and its name into training.annotating_components.",
+            f"No component before {component} sets sentence boundaries: one structure spans a "
+            f"whole text, up to {number_of(longest, 'token')}. For a structure of each sentence, "
+            "put a sentencizer before it, and add its name to training.annotating_components.",
         )
     elif late:
         yield warning(
             "sentences-in-training",
-            f"{', '.join(late)} sets sentences at prediction but not in training, where "
-            f"{component} would see whole docs. Add {', '.join(late)} to "
+            f"{', '.join(late)} sets sentence boundaries at prediction but not in training, so "
+            f"{component} would read whole docs in training. Add {', '.join(late)} to "
             "training.annotating_components.",
         )
 
@@ -300,8 +302,8 @@ def _of_kernels() -> Iterable[Diagnostic]:
     if reason is not None:
         yield note(
             "no-gpu-kernels",
-            "Structures are solved on the CPU and sent back, since kernels for the GPU cannot be "
-            f"launched: {reason}. CuPy launches them: pip install 'spacy-latent[gpu]', for CUDA "
+            "Structures are computed on the CPU, since kernels for the GPU cannot be launched: "
+            f"{reason}. To use the GPU, install CuPy: pip install 'spacy-latent[gpu]', for CUDA "
             "13 'spacy-latent[gpu13]'.",
         )
 
@@ -320,8 +322,8 @@ def _of_stored_names(nlp: Language) -> Iterable[Diagnostic]:
         if len(found) > 1:
             yield warning(
                 "stored-twice",
-                f"{' and '.join(found)} write structures to doc._.latent[{name!r}], so only those "
-                "of the last stay. Set another name as stored_as.",
+                f"{' and '.join(found)} write structures to doc._.latent[{name!r}], so only the "
+                "last ones are kept. Set another name as stored_as.",
             )
 
 
@@ -332,8 +334,8 @@ def _of_wildcards(nlp: Language) -> Iterable[Diagnostic]:
         if encoders and "*" in _upstream(pipe, Tok2VecListener):
             yield warning(
                 "wildcard",
-                f'{name} listens to "*", which no latent encoder answers. Name the one that '
-                "is meant as its upstream.",
+                f'{name} listens to "*", to which no latent encoder sends vectors. Set its '
+                "upstream to the name of the encoder.",
             )
         encoders += isinstance(pipe, LatentEncoder)
 
@@ -367,8 +369,8 @@ def _of_own_embedders(nlp: Language, frozen: set[str]) -> Iterable[Diagnostic]:
         else:
             yield warning(
                 "idle-embedder",
-                f"Nothing listens to {shared}, so it learns nothing, and {names} {has}. {share}; "
-                f"else take {shared} out of the pipeline.",
+                f"No component listens to {shared}, so it learns nothing, and {names} {has}. "
+                f"{share}; else remove {shared} from the pipeline.",
             )
 
 
@@ -379,8 +381,7 @@ def _of_empty_texts(nlp: Language) -> Iterable[Diagnostic]:
         if settings := refuses_empty_texts(pipe.model):
             yield note(
                 "empty-texts",
-                f"{name} fails on an empty text beside others, as spaCy's classifiers do with "
-                f"{', '.join(settings)}. Take @architectures = "
-                '"spacy-latent.TextCatReduce.v1", which is the same otherwise, or leave such texts '
-                "out.",
+                f"{name} fails on a batch with an empty text, as spaCy's classifiers do with "
+                f'{", ".join(settings)}. Use @architectures = "spacy-latent.TextCatReduce.v1", '
+                "which is otherwise the same, or leave out empty texts.",
             )

@@ -39,7 +39,7 @@ def check_precision(name: str, precision: object, point_estimate: bool) -> None:
         share = float(precision)  # type: ignore[arg-type]
         if 0 < share < 1 or (point_estimate and share == 1):
             return
-    expected = ", or 1" if point_estimate else ", since no texts promise more"
+    expected = ", or 1" if point_estimate else ", since no texts prove more"
     raise LatentError(
         f"{name} is {precision!r}; expected a number above 0 and below 1{expected}. Write 0.97 for "
         "97 %."
@@ -93,7 +93,8 @@ def _promised(
     text = "document" if found.by_document else "text"
     count, enough = len(found.probabilities), needed(precision, confidence)
     reason = (
-        f"There are {number_of(count, found.noun)}; it takes at least {enough}, all of them right."
+        f"There are {number_of(count, found.noun)}; expected at least {enough}, even if all are "
+        "right."
     )
     if tested:
         highest = tested[0]
@@ -101,33 +102,33 @@ def _promised(
         kept = in_words(apply_threshold(found, highest.threshold), found, "the calibration texts")
         reason = (
             f"The highest threshold that keeps enough, {in_digits(highest.threshold)}, keeps "
-            f"{kept}. The lower bound of their precision on other text is {100 * bound:.1f} %."
+            f"{kept}. The lower bound of their precision in other text is {100 * bound:.1f} %."
         )
         if (everything := bound_of_all(found, confidence)) >= precision:
             reason += (
-                f" That of all {plural(found.noun)} together is {100 * everything:.1f} %: without "
-                "a threshold they have the precision. The test begins at the highest confidences, "
-                "of which fewer are right."
+                f" For all {plural(found.noun)} together it is {100 * everything:.1f} %, so they "
+                "have the precision without a threshold. But the test begins at the highest "
+                "confidences, which are right less often."
             )
         elif not few:
             reason += (
-                f" {enough} would do if all were right, and the test begins with twice as many. "
-                "With --few, in Python few=True, it begins with as many as would do. Decide that "
-                "before figures are seen: give it with other calibration texts."
+                f" {enough} would suffice if all were right, and the test begins with twice as "
+                f"many. With --few, in Python few=True, it begins with {enough}. That may only be "
+                "chosen before any figures are seen, so give it with other calibration texts."
             )
     elif found.texts and len(set(found.texts)) < min(LEAST_TEXTS, count):
         reason = (
-            f"All {number_of(count, found.noun)} are of {number_of(len(set(found.texts)), text)}, "
-            f"and it takes at least {LEAST_TEXTS}. Predictions of one {text} are often right or "
-            "wrong together, and so few do not tell how often."
+            f"All {number_of(count, found.noun)} are from "
+            f"{number_of(len(set(found.texts)), text)}; expected at least {LEAST_TEXTS}, since "
+            f"predictions in one {text} are often right or wrong together."
         )
     elif not few and count >= enough:
-        reason += f" Without --few it also takes {FEW}, and one in ten."
+        reason += f" Without --few, a threshold must also keep {FEW} of them, and one in ten."
     raise LatentError(
         f"The texts do not support a precision of {precision} with a confidence of {confidence}. "
-        f"{reason} Ask for a lower precision or confidence, or calibrate on more annotated text. "
-        "For a point estimate, which holds on these texts and promises nothing of others, give "
-        "--point-estimate, in Python confidence=None."
+        f"{reason} Give a lower precision or confidence, or calibrate on more annotated text. For "
+        "a point estimate, which holds only for these texts, give --point-estimate, in Python "
+        "confidence=None."
     )
 
 
@@ -139,12 +140,13 @@ def _point_estimate(found: JudgedEntities, precision: float, few: bool) -> Thres
         if len(thresholds):
             best = apply_threshold(found, float(thresholds[reached.argmax()]))
             reason = (
-                f"The highest is {best.precision:.3f}, of the {number_of(best.kept, found.noun)} "
-                f"with a confidence of {in_digits(best.threshold)} or more."
+                f"The highest is {best.precision:.3f}, for the "
+                f"{number_of(best.kept, found.noun)} with a confidence of at least "
+                f"{in_digits(best.threshold)}."
             )
         raise LatentError(
-            f"At no confidence the precision is {precision}. {reason} Ask for a lower precision, "
-            "or calibrate on more annotated text."
+            f"No threshold has a precision of {precision}. {reason} Give a lower precision, or "
+            "calibrate on more annotated text."
         )
     if least.threshold and keeps_few(least, found) and not few:
         enough = most_precise(found)
@@ -152,16 +154,16 @@ def _point_estimate(found: JudgedEntities, precision: float, few: bool) -> Thres
         if enough is not None:
             reason = (
                 "The highest precision of a threshold that keeps more is "
-                f"{enough.precision:.3f}, of {enough.kept} with a confidence of "
-                f"{in_digits(enough.threshold)} or more. "
+                f"{enough.precision:.3f}, for {enough.kept} with a confidence of at least "
+                f"{in_digits(enough.threshold)}. "
             )
         raise LatentError(
             f"A threshold of {in_digits(least.threshold)}, for a precision of "
             f"{precision}, would keep "
             f"{in_words(least, found, 'the calibration texts')}. Fewer than "
-            f"{FEW}, or than one in ten, do not tell the precision, and hardly any are "
-            f"left. {reason}Ask for a lower precision or for none, or calibrate on "
-            "more annotated text. To set it all the same, give --few, in Python few=True."
+            f"{FEW}, or than one in ten, are too few to estimate the precision. {reason}Give a "
+            "lower precision or none, or calibrate on more annotated text. To set this threshold "
+            "all the same, give --few, in Python few=True."
         )
     return least
 

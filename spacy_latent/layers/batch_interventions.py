@@ -67,7 +67,7 @@ def constrained_scores(
                 shown = ["any" if isinstance(at, slice) else at for at in place]
                 raise LatentError(
                     f"{shown} is no part of {structure.name} over {lengths[b].tolist()} token(s). "
-                    "Take one that it could have."
+                    "Force or forbid a part that it could have."
                 )
         for place in forbidden:
             own[place] = -torch.inf

@@ -296,8 +296,8 @@ def read_spans(z: Tensor, lengths: Tensor) -> Spans:
         bad = {*item[~whole].tolist(), *(~tree).nonzero().flatten().tolist()}
         raise LatentError(
             f"BinaryTreeLstm: the spans of item(s) {sorted(bad)[:10]} of the batch are no binary "
-            "tree: each span of two and more tokens must be two shorter ones. Use SpanAttention, "
-            "which takes any spans."
+            "tree: each span of two or more tokens must consist of two shorter spans. Use "
+            "SpanAttention, which accepts any spans."
         )
     base = item * 2 * longest
 

@@ -30,7 +30,7 @@ def check_kind(argument: str, given: object, expected: type, instead: str = "") 
         instead: a name in the registry of an object of the expected kind.
     """
     if not isinstance(given, expected):
-        fits = f'; "{instead}" is one that fits' if instead else ""
+        fits = f'. An example is "{instead}"' if instead else ""
         raise LatentError(
             f"{argument} is of type {type(given).__name__}; expected {expected.__name__}. "
             f"Check the @misc name in the config's block for the {argument}{fits}."
@@ -44,9 +44,9 @@ def build_part(argument: str, builder: Callable[[int], Part], width: int) -> Par
     """Build the scorer or composer for vectors of this width."""
     if isinstance(builder, nn.Module) or not callable(builder):
         raise LatentError(
-            f"{argument} is of type {type(builder).__name__}; expected a builder, which makes the "
-            "module from the width of the vectors. Let the registered function return the class, "
-            "or a functools.partial of it."
+            f"{argument} is of type {type(builder).__name__}; expected a builder: a function from "
+            "the width of the vectors to the module. Return the class from the registered "
+            "function, or a functools.partial of it."
         )
     return builder(width)
 
@@ -87,7 +87,7 @@ def check_parts(
         raise IncompatiblePair(
             kind.__name__,
             structure.name,
-            f"this scorer scores the decisions that lead to a {decides}",
+            f"this scorer scores the decisions that build a {decides}",
             f"{_compatible(structure.parts, 'scorer')}, or the structure {decides}",
         )
     kind = _class(composer)
@@ -96,7 +96,7 @@ def check_parts(
         raise IncompatiblePair(
             kind.__name__,
             cyclic[0].name,
-            "this composer walks trees, and here a token may be above itself",
+            "this composer needs trees, and this structure may have cycles",
             f"SpanningTree, or a composer of any graph ({_soft_composers(structure.parts)})",
         )
     soft = [stage for _, stage in estimator.stages if not stage.hard]
@@ -106,9 +106,9 @@ def check_parts(
         raise IncompatiblePair(
             kind.__name__,
             soft[0].name,
-            "this composer walks hard 0/1 structures and the estimator gives soft ones",
+            "this composer needs hard 0/1 structures, and the estimator gives soft ones",
             "StraightThrough, Spigot, PerturbAndMap or SparseMAP with marginalize=true, or a "
-            f"composer that takes soft ones ({_soft_composers(structure.parts)})",
+            f"composer of soft structures ({_soft_composers(structure.parts)})",
         )
     _check_tags(scorer, composer)
 
@@ -140,7 +140,7 @@ def compatible_layers(structure: Structure, estimator: Estimator) -> tuple[str, 
         raise IncompatiblePair(
             structure.name,
             estimator.name,
-            f"there is no scorer and composer of {structure.parts or 'parts without a name'} here",
+            f"no scorer and composer for {structure.parts or 'parts without a name'} is known",
             f"{_compatible(structure.parts, *KINDS)}, or another structure",
         )
     refused: list[IncompatiblePair] = []

@@ -70,9 +70,9 @@ class CountingScorer(EncodedScorer):
         precision = self.step.weight.dtype
         if precision in (torch.float16, torch.bfloat16):
             raise LatentError(
-                f"{type(self).__name__}: its weights are {precision}, in which sums over a text "
-                "have no digits; expected float32 or float64 on a CPU. Call float() on the scorer, "
-                "and for half precision elsewhere use torch.autocast."
+                f"{type(self).__name__}: its weights are {precision}, which is too imprecise for "
+                "sums over a text; expected float32 or float64. Call float() on the scorer. For "
+                "half precision in the other layers, use torch.autocast."
             )
         # Autocast would compute steps in bfloat16. Sums of them would lose their digits, and the
         # kernel does not read bfloat16. On a GPU, autocast sums in float32 itself.

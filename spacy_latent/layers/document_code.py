@@ -92,7 +92,8 @@ class DocumentCodeLayer(LatentLayer):
     ) -> tuple[Draw, Tensor]:
         if given is not None or (interventions is not None and interventions.of_parts):
             raise LatentError(
-                "The code of a text is made of no words: none can be given, forbidden or forced."
+                "The code of a text has no words as parts, so none can be given, forbidden or "
+                "forced. Leave out given structures and interventions for this layer."
             )
         return super().read(vectors, lengths, None, interventions)
 

@@ -176,8 +176,8 @@ class LatentLayer(nn.Module):
         check_forced(best, interventions, structure.name)
         if not (torch.isfinite(draw.z).all() and torch.isfinite(draw.weights).all()):
             raise LatentError(
-                f"{self.present_estimator.name} gives values that are not finite if parts of "
-                f"{structure.name} are forbidden or forced. Remove these interventions."
+                f"{self.present_estimator.name} returned NaN or infinite values for "
+                f"{structure.name} with forbidden or forced parts. Remove these interventions."
             )
         draw = replace(draw, z=draw.z.to(scores.dtype), weights=draw.weights.to(scores.dtype))
         return draw, exact
@@ -218,8 +218,8 @@ class LatentLayer(nn.Module):
         A decoder must not predict this share of the token from itself.
         """
         raise LatentError(
-            f"{type(self).__name__} does not know which words its vectors are made of, so that "
-            "there is no bound on their evidence."
+            f"{type(self).__name__} does not know which word each vector stands for, so it has no "
+            "bound on the evidence of words. Set evidence = null."
         )
 
     def score(
@@ -280,10 +280,10 @@ class LatentLayer(nn.Module):
         if structure.linear and made is not structure:
             scorer = type(self.scorer).__name__
             raise LatentError(
-                f"{scorer}.bind gives another structure than the {structure.name} that it gets; "
-                "expected the same one. Annotations, entropies and bounds on evidence have the "
-                "scores of the parts alone. Put all scores into these: those of adjacent tags into "
-                "the scores of a LinearChain, as TagSequence.chain_scores does."
+                f"{scorer}.bind returned another structure than the given {structure.name}; "
+                "expected the same one. Annotations, entropies and bounds on evidence read only "
+                "the scores of parts. Add all other scores to these. For transitions between tags, "
+                "return the scores of a LinearChain, see TagSequence.chain_scores."
             )
         return made
 

@@ -69,7 +69,7 @@ class _ParallelCall:
         """Return the gradients in the order of the inputs of all parts and the parameters."""
         if not self.made:
             raise LatentError(
-                "The gradient of a composition that was split into ranges of items can be computed "
+                "The gradient of a composition that runs in several threads can be computed only "
                 "once, even with retain_graph. Compose again, or request all gradients in one call."
             )
         # The graphs are released, since they are not read again.

@@ -149,8 +149,8 @@ class RationaleLayer(LatentLayer):
                 chooses = not tag or tag[-1] == 1
                 if chooses and isinstance(word, int) and word < len(allowed) and not allowed[word]:
                     raise LatentError(
-                        f"Word {word + 1} of the text cannot be chosen: the model's candidates are "
-                        "others. Force one of these."
+                        f"Word {word + 1} of the text cannot be forced: it is not among the words "
+                        "that the model's candidates setting allows. Force another word."
                     )
 
     def _forbidden_parts(self, words: Tensor, like: Tensor) -> Tensor:

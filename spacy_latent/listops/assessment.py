@@ -128,7 +128,7 @@ def assess_listops(
             figures.update(_summary(best, reading, beside, seed))
             first = ListOpsAssessment(figures, reading.examples, reading.component, reading.kind)
     if first is None:
-        raise LatentError("There is no corpus to judge the pipelines on.")
+        raise LatentError("No corpus is given to evaluate the pipelines on. Give at least one.")
     return first
 
 

@@ -122,7 +122,10 @@ def read_listops_v1(
             kept.clear()
             kept[written] = list(islice(read(file), limit or None))
         if not kept[written]:
-            raise LatentError(f"ListOps corpus {path} holds no expressions.")
+            raise LatentError(
+                f"ListOps corpus {path} holds no expressions. Generate one with 'spacy latent "
+                "generate listops'."
+            )
         return kept[written]
 
     def read_corpus(nlp: Language) -> Iterator[Example]:

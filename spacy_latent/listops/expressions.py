@@ -170,8 +170,9 @@ def generate(
             misses += 1
             if misses > 1_000_000:
                 raise LatentError(
-                    f"ListOps: only {len(found)} of {wanted} different expressions were found in a "
-                    "million tries. Ask for fewer, or widen the depths, expansion or the lengths."
+                    f"ListOps: only {len(found)} of {wanted} different expressions were found in "
+                    "a million tries. Generate fewer, or allow more depths, lengths or "
+                    "arguments, or a larger expansion."
                 )
     expressions = list(found.values())
     rng.shuffle(expressions)

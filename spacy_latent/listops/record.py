@@ -57,9 +57,9 @@ def add_recorded(figures: dict[str, Any], name: str, runs: Mapping[int, Scores])
         recorded[f"{name} (recorded, {seeds})"] = shares
     if not found:
         raise LatentError(
-            f"What was recorded of {name} has no figure of the corpora "
-            f"{', '.join(figures['corpora'])}. Give the raw results of a config that 'python -m "
-            "benchmarks learning' judged on ListOps."
+            f"The recorded runs of {name} have no scores on the corpora "
+            f"{', '.join(figures['corpora'])}. Give stored runs of a ListOps config of 'python "
+            "-m benchmarks learning'."
         )
 
 

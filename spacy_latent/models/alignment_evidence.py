@@ -75,7 +75,8 @@ class AlignedWords(WordObjective):
                 raise IncompatiblePair(
                     self.name,
                     f"{one.name} with inner_steps = {one.inner_steps}",
-                    "the divergence is of the softmax over alignments, once for each update",
+                    "the KL divergence is the one of the softmax over alignments, for one step in "
+                    "each update",
                     "Marginals, or ScoreFunction with inner_steps = 1",
                 )
         if self.prior is not None:

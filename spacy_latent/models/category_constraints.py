@@ -136,7 +136,7 @@ class CategoryConstraints:
         if missing:
             raise LatentError(
                 f"CategoryConstraints names {missing}, but the labels are {sorted(labels)}. Give "
-                "all labels when the component is initialized, or mend the names."
+                "all labels when the component is initialized, or correct the names."
             )
         number = {label: place for place, label in enumerate(labels)}
         size = len(labels)
@@ -163,7 +163,7 @@ class CategoryConstraints:
             together = ", ".join(_contradicting(size, said))
             raise LatentError(
                 f"CategoryConstraints allow no set of labels at all: none satisfies {together} at "
-                "once. Leave out or mend one of these."
+                "once. Remove or correct one of these."
             ) from None
 
     def _alike(self, group: list[str]) -> list[list[str]]:
@@ -310,8 +310,8 @@ class LabelField:
         broken = (bound < NEVER / 2).flatten(0, -2).any(0).nonzero().flatten().tolist()
         if broken:
             raise LatentError(
-                f"CategoryConstraints: text(s) {broken[:10]} of the batch have labels that no "
-                "allowed set has together. Mend their annotation or the constraints."
+                f"CategoryConstraints: the labels of text(s) {broken[:10]} of the batch violate "
+                "the constraints. Correct the annotation or the constraints."
             )
         return (free - bound).to(logits.dtype)
 
@@ -346,9 +346,10 @@ def _cost(tables: Sequence[Table]) -> float:
 
 def _too_many(states: int, labels: int) -> LatentError:
     return LatentError(
-        f"CategoryConstraints: more than {states:,} states of {labels} labels that are tied "
-        "together. State fewer constraints among them, or put those that exclude each other in one "
-        "group. Labels that imply different labels of such a group need no group of their own."
+        f"CategoryConstraints: the constraints connect {labels} labels with more than {states:,} "
+        "allowed sets, which is too many to sum over. Remove some constraints, or put labels that "
+        "exclude each other into one group. Labels that imply different labels of such a group "
+        "need no group of their own."
     )
 
 

@@ -117,18 +117,18 @@ class PairModule(TextModule):
     def _check_size(self, count: int, docs: int) -> None:
         if count**2 * docs * self.output_width > MAX_NUMBERS:
             raise LatentError(
-                f"{self.latent.present_estimator.name} gives up to {count} structures of a text, "
-                f"so {count**2} pairs of them for each of {docs} docs. Lower this number, for "
-                "SparseMAP by max_iter = 10, or take smaller batches."
+                f"{self.latent.present_estimator.name} returned up to {count} structures of a "
+                f"text, so {count**2} pairs of them for each of {docs} docs. Lower the number of "
+                "structures, as with max_iter = 10 of SparseMAP, or use smaller batches."
             )
 
     def _check_equal(self, first: Tensor, second: Tensor) -> None:
         if bool((first - second).detach().abs().gt(1e-4).any()):
             estimator = self.latent.present_estimator.name
             raise LatentError(
-                f"{estimator} samples structures with other weights for each text, and there are "
-                "no weights of pairs of these. Use SparseMAP with marginalize = true, whose pairs "
-                "have the products of weights, or ScoreFunction."
+                f"{estimator} samples structures with different weights for each text, so that "
+                "pairs of them have no weights. Use ScoreFunction, or SparseMAP with marginalize "
+                "= true, whose pairs have the products of the weights."
             )
 
 
@@ -245,8 +245,8 @@ def check_settings(settings: LayerSettings) -> None:
             raise IncompatiblePair(
                 "ComposedPairTextCat",
                 each.name,
-                "it weights the structures of each text by another rule, and pairs of these have "
-                "no weights",
+                "it samples structures with different weights for each text, so that pairs of "
+                "them have no weights",
                 "SparseMAP with marginalize = true, or ScoreFunction",
             )
     for each in [settings.structure, *(stage for _, stage in settings.structure.stages)]:
@@ -254,6 +254,6 @@ def check_settings(settings: LayerSettings) -> None:
             raise IncompatiblePair(
                 "ComposedPairTextCat",
                 each.name,
-                "each text has a structure of its own, and an alignment is of both",
+                "each text needs a structure of its own, and an alignment is one of both texts",
                 "spacy-latent.AlignedPairTextCat.v1",
             )

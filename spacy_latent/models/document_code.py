@@ -118,7 +118,7 @@ def check_codes(structure: Structure, estimator: Estimator, size: int) -> None:
         raise IncompatiblePair(
             NAME,
             structure.name,
-            f"a code is made of items, and this structure of {structure.parts}",
+            f"a code is made of items, and this structure is made of {structure.parts}",
             "OneOfN, KOfN or Bits",
         )
     check_parts(structure, estimator, partial(CodeScorer), partial(CodeEmbedding))
@@ -132,22 +132,22 @@ def check_stage(codes: Structure, estimator: Estimator, size: int) -> None:
         raise IncompatiblePair(
             NAME,
             estimator.name,
-            "it gives structures of words, and a code is made of none",
+            "it gives structures of words, and a code has no words",
             "DenseMarginalization, ScoreFunction or another estimator that reads scores",
         )
     if estimator.reward is not None and estimator.reward.needs_gold:
         raise IncompatiblePair(
             NAME,
             type(estimator.reward).__name__,
-            "no text has a gold code to agree with",
-            "a reward of the code itself, or none",
+            "it compares with gold structures, and no text has a gold code",
+            "a reward that needs no gold structure, or null",
         )
     if isinstance(estimator, DenseMarginalization):
         count = float(codes.log_count(torch.zeros(1, size), torch.tensor([size])).exp())
         if count > estimator.max_structures + 0.5:
             raise LatentError(
                 f"{NAME}: {codes!r} of size {size} has {count:.3g} codes, and {estimator.name} "
-                f"sums {estimator.max_structures} at most. Raise its max_structures, lower size, "
+                f"sums at most {estimator.max_structures}. Raise its max_structures, lower size, "
                 "or use SparseMAP with marginalize=true, TopKSparsemax or ScoreFunction."
             )
 

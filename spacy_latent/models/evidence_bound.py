@@ -173,14 +173,14 @@ def check_bound(structure: Structure, estimator: Estimator) -> None:
         raise IncompatiblePair(
             NAME,
             f"{estimator.name} with criterion = {estimator.criterion!r}",
-            "the bound is of an expected log-probability",
+            "the bound needs the expectation of log-probabilities",
             f"{estimator.name} with criterion = 'expected_loss'",
         )
     if not estimator.posterior:
         raise IncompatiblePair(
             NAME,
             estimator.name,
-            "the bound is of a distribution of structures, and this estimator neither trains "
+            "the bound needs a distribution over structures, and this estimator neither trains "
             "probabilities of single structures nor draws exact samples",
             "DenseMarginalization, SparseMAP with marginalize=true, TopKSparsemax, SumAndSample, "
             "ScoreFunction or SampledStraightThrough with average=false",
@@ -189,14 +189,14 @@ def check_bound(structure: Structure, estimator: Estimator) -> None:
         raise IncompatiblePair(
             NAME,
             f"{estimator.name} with inner_steps = {estimator.inner_steps}",
-            "further steps on the same samples would leave the KL out",
+            "further steps on the same samples would leave out the KL divergence",
             f"{estimator.name} with inner_steps = 1",
         )
     if not structure.linear:
         raise IncompatiblePair(
             NAME,
             structure.name,
-            "its scores are those of decisions, and a prior scores parts",
+            "it has scores of decisions, and a prior scores parts",
             "a structure with scores of parts, such as OneOfN, KOfN, Bits or LinearChain",
         )
     if "log_partition" not in structure.tractable:

@@ -39,7 +39,7 @@ def evidence_bounds(model: Model, docs: Iterable[Doc]) -> np.ndarray:
     if any(isinstance(node, Tok2VecListener) for node in model.walk()):
         raise LatentError(
             f"The model {model.name!r} listens to another component, whose vectors are not "
-            "available here. Give it a tok2vec of its own to compute its bounds."
+            "available here. Train it with a tok2vec of its own, or call nlp.replace_listeners."
         )
     docs = list(docs)
     if not any(len(doc) for doc in docs):

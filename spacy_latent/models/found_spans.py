@@ -112,8 +112,8 @@ def _cell_of(
             if end <= int(group.lengths[b]) and there.any() and 0 <= label < labels:
                 return scores, cells, b, int(there.nonzero()[0])
     raise LatentError(
-        f"{list(part)} of the piece that begins at token {start} is no span with a label of this "
-        "text. Give the first token, the token after the last, and the number of the label."
+        f"{list(part)} is no labelled span of the sentence that begins at token {start}. Give the "
+        "first token, the token after the last, and the number of the label."
     )
 
 

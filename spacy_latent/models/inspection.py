@@ -145,7 +145,10 @@ def _remembering(
 
 
 def _no_backprop(gradient: Any) -> Any:
-    raise LatentError("Vectors that are kept for further predictions have no gradient.")
+    raise LatentError(
+        "Vectors that are kept for further predictions have no gradient. Call the model again "
+        "with is_train=True."
+    )
 
 
 def read_batch(model: Model, docs: Sequence[Doc]) -> LatentBatch:

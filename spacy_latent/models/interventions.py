@@ -35,7 +35,7 @@ def interventions_of_layer(
     reason = why_not_constrainable(layer)
     if reason:
         raise LatentError(
-            f"The structures of {layer.structure.name} cannot be edited: {reason}. Take back the "
+            f"The structures of {layer.structure.name} cannot be edited: {reason}. Remove the "
             "edits and the temperature."
         )
     members = [group.members for group in groups]
@@ -67,8 +67,9 @@ def interventions_of(
     for start, part in (*found.forbidden, *found.forced):
         if start not in starts:
             raise LatentError(
-                f"No structure begins at token {start}, for the part {list(part)}; they begin at "
-                f"{', '.join(map(str, sorted(starts)[:10])) or 'none'}. Take the edit back."
+                f"The edit of the part {list(part)} is for a structure that begins at token "
+                f"{start}; expected one of {', '.join(map(str, sorted(starts)[:10])) or 'none'}. "
+                "Remove the edit or correct its token."
             )
     made = []
     for group in groups:

@@ -107,7 +107,7 @@ def check_structure(structure: Structure) -> DependencyTree:
         raise IncompatiblePair(
             "LabelledParser",
             structure.name,
-            "it needs dependency trees, and these are other structures",
+            "it needs dependency trees",
             instead,
         )
     if not structure.single_root:
@@ -124,8 +124,8 @@ def check_structure(structure: Structure) -> DependencyTree:
         raise IncompatiblePair(
             "LabelledParser",
             f"{structure.shown} after {structure.stages[0][1].shown}",
-            "it learns annotated trees, and those that are not in the first set could not be "
-            "learned before the release",
+            "it learns from annotated trees, and before the release it could not learn trees "
+            "outside of the first set",
             f"{structure.shown} alone",
         )
     return structure
@@ -244,4 +244,6 @@ def forward_trees(model: Model, inputs: tuple[list[Floats2d], Compute], is_train
 
 def refuse_backprop() -> Any:
     """Raise an error: predictions have no gradient."""
-    raise LatentError("The labelled parser cannot backpropagate from a prediction.")
+    raise LatentError(
+        "The labelled parser cannot backpropagate from a prediction. Call it with is_train=True."
+    )

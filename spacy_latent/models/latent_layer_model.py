@@ -216,8 +216,8 @@ def span_module(
     output_width = input_width if width is None else width
     if residual and output_width != input_width:
         raise LatentError(
-            f"residual=true needs the width of the embedder, {input_width}, but width is {width}. "
-            "Leave width empty, or set residual to false."
+            f"width is {width}; expected {input_width}, the width of the embedder, since residual "
+            "is true. Set width = null, or residual = false."
         )
     projection = None
     if width is not None or latent.composer.output_width != output_width:
@@ -281,7 +281,10 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
 
     def backprop(gradients: list[Floats2d]) -> list[Floats2d]:
         if backprop_rows is None:
-            raise LatentError("The latent layer cannot backpropagate from a prediction.")
+            raise LatentError(
+                "The latent layer cannot backpropagate from a prediction. Call it with "
+                "is_train=True."
+            )
         given = ops.xp.concatenate([ops.asarray2f(d) for d in gradients if len(d)])
         gradient = xp2torch(ops.xp.ascontiguousarray(given), device=shim.device)
         return ops.unflatten(ops.asarray2f(torch2xp(backprop_rows([gradient]))), lengths)

@@ -96,7 +96,9 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         if self.scorer_learn_rate < 0:
-            raise LatentError(f"scorer_learn_rate is {self.scorer_learn_rate}, must be >= 0.")
+            raise LatentError(
+                f"scorer_learn_rate is {self.scorer_learn_rate}; expected a number >= 0."
+            )
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise LatentError(f"dropout is {self.dropout}; expected a number in [0, 1), or null.")
 
@@ -391,8 +393,8 @@ class LatentShim(PyTorchShim):
             if clause:
                 warnings.warn(
                     f"The latent layer was saved after {self.updates} updates of training, and "
-                    f"{clause}: it predicts untrained. Train on, or train with a lower "
-                    f"{staged.end_setting}.",
+                    f"{clause}, which is used for predictions and is untrained. Train longer, or "
+                    f"with a lower {staged.end_setting}.",
                     LatentWarning,
                     stacklevel=2,
                 )
@@ -418,9 +420,9 @@ def _step(
 
 def _refuse_no_gradient(what: str) -> NoReturn:
     raise LatentError(
-        f"The output of the latent layer does not depend on {what}, as far as torch has recorded, "
-        "so these would learn nothing, without an error. Look in a scorer, composer or estimator "
-        "of your own for detach(), .data, NumPy or torch.no_grad()."
+        f"torch has recorded no gradient from the output of the latent layer to {what}, so these "
+        "would learn nothing. If you wrote the scorer, composer or estimator, remove detach(), "
+        ".data, NumPy operations and torch.no_grad() from it."
     )
 
 

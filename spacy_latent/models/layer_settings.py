@@ -62,8 +62,8 @@ def check_entropy_weight(structure: Structure, estimator: Estimator, weight: flo
             raise IncompatiblePair(
                 "entropy_weight",
                 one.name,
-                "it is the entropy of a softmax over structures, and this estimator trains another "
-                "distribution",
+                "it weights the entropy of a softmax over structures, and this estimator trains "
+                "another distribution",
                 "entropy_weight = 0.0",
             )
     if not -math.inf < weight < math.inf:

@@ -120,8 +120,8 @@ def build_latent_listener_v1(width: int, upstream: str = "latent_encoder") -> La
     """Build a listener to the component named ``upstream``, with vectors of ``width`` features."""
     if upstream == "*":
         raise LatentError(
-            "LatentListener: upstream is '*', which a tok2vec component would answer as well. Give "
-            "the name of the latent encoder, for example 'latent_encoder'."
+            "LatentListener: upstream is '*', which a tok2vec component matches as well. Give the "
+            "name of the latent encoder, for example 'latent_encoder'."
         )
     return LatentListener(upstream_name=upstream, width=width)
 
@@ -213,8 +213,8 @@ def forward(model: LatentListener, docs: Sequence[Doc], is_train: bool) -> Any:
     if missing and model.attrs["trained"]:
         warnings.warn(
             f"No vectors from {model.upstream_name!r}: a component that was trained on them now "
-            "gets zeros. Keep that component in the pipeline, enabled, before the ones that listen "
-            "to it, and under this name; and let no component between them pass on another Doc, "
+            f"gets zeros. Keep {model.upstream_name!r} in the pipeline, enabled, before the "
+            "components that listen to it. No component between them may return another Doc, "
             "such as a copy.",
             LatentWarning,
             stacklevel=2,

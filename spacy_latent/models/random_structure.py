@@ -71,8 +71,8 @@ def substitute_structures(
         for layer in layers:
             if {"choose", "read", "given"} & vars(layer).keys():
                 raise LatentError(
-                    "The structures of this layer are substituted already. Leave one context "
-                    "before the next is entered."
+                    "The structures of this layer are substituted already. Exit this context "
+                    "before you enter another one."
                 )
             name, other = _other(layer, substitute, generator)
             # On the instance, so that it hides the method until it is deleted.
@@ -112,7 +112,9 @@ def given_by(
     found = trees(docs)
     if len(found) != len(docs):
         given = f"{len(found)} of {number_of(len(docs), 'doc')}"
-        raise LatentError(f"The function gave trees for {given}.")
+        raise LatentError(
+            f"The function returned trees for {given}; expected one tree, or None, for each doc."
+        )
     has_heads = "heads" in find_kind(structure.kind).accessors
     within = _heads_within if has_heads else _brackets_within
     return [
@@ -125,8 +127,8 @@ def _heads_within(doc: Doc, heads: np.ndarray, start: int, end: int) -> np.ndarr
     if heads.shape != (len(doc),) or ((heads < -1) | (heads >= len(doc))).any():
         raise LatentError(
             f"The heads {heads.tolist()[:10]} are given for the doc {doc.text[:40]!r} of "
-            f"{number_of(len(doc), 'token')}; expected the place of each token's head in the doc, "
-            "its own place for a root, or −1 for an unknown head."
+            f"{number_of(len(doc), 'token')}; expected the index of each token's head in the doc, "
+            "its own index for a root, or −1 for an unknown head."
         )
     tree = tree_within(heads, start, end)
     if tree is None:
@@ -137,7 +139,7 @@ def _heads_within(doc: Doc, heads: np.ndarray, start: int, end: int) -> np.ndarr
     if above.any():
         raise LatentError(
             f"The heads {heads.tolist()[:10]} that are given for the doc {doc.text[:40]!r} hold a "
-            "cycle, so they are no tree."
+            "cycle; expected trees. A root has its own index as head."
         )
     return tree
 

@@ -155,7 +155,8 @@ def check_choice(structure: Structure, estimator: Estimator, choice: RationaleSe
             raise IncompatiblePair(
                 f"{NAME} with transition_cost and {present.name}",
                 stage.name,
-                "SparseMAP needs parts for all scores, and transitions between tags are no parts",
+                f"SparseMAP needs a part for each score, and {present.name} has no parts for "
+                "transitions between tags",
                 "LinearChain with TransitionScorer, or Marginals",
             )
         check_targets(present, choice)
@@ -246,10 +247,10 @@ def check_context_free(embed: Model, docs: Sequence[Doc]) -> None:
         listens = bool(abs(here - there[::-1]).max() > 1e-4)
     if listens:
         raise LatentError(
-            f"{NAME}: its embed gives a word another vector in another text, so that words that "
-            "are not chosen would reach the reader. Use an embedder of single words, such as "
-            "spacy.MultiHashEmbed.v2 with attributes like NORM, PREFIX, SUFFIX and SHAPE, and set "
-            "encoder to give chosen words the context of each other."
+            f"{NAME}: the vectors of embed depend on the other words of the text, so that the "
+            "classifier would also read words that are not chosen. Use an embedder of single "
+            "words, such as spacy.MultiHashEmbed.v2 with attributes like NORM, PREFIX, SUFFIX and "
+            "SHAPE. For vectors that depend on the other chosen words, set encoder."
         )
 
 

@@ -59,8 +59,8 @@ class ReleasedCandidates(Staged):
                     raise LatentError(
                         f"A release of candidates from {smaller.name} to {larger.name}: in the doc "
                         f"{doc.text[:40]!r} the word {doc[int(lost[0])].text!r} may be chosen "
-                        "before it and not after it, so that training would end with fewer words "
-                        "than it began with. Give the smaller set first."
+                        "before the release and not after it, so that training would end with "
+                        "fewer candidates than it began with. Give the smaller set first."
                     )
             may = after
         return result
@@ -100,8 +100,8 @@ def build_released_candidates_v1(
         # If that depends on the docs, training checks it.
         if larger.covers(smaller) is False:
             raise LatentError(
-                f"A release of candidates from {smaller.name} to {larger.name}: the second do not "
-                "hold all words of the first, so that training would end with fewer words than it "
+                f"A release of candidates from {smaller.name} to {larger.name}: the second lacks "
+                "words of the first, so that training would end with fewer candidates than it "
                 "began with. Give the smaller set first."
             )
     return made

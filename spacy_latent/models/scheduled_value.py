@@ -48,7 +48,7 @@ class ScheduledValue:
 
     def _checked(self, value: float) -> float:
         if not self.allows(value):
-            raise LatentError(f"The {self.setting} is {value}; it must be {self.expected}.")
+            raise LatentError(f"The {self.setting} is {value}; expected {self.expected}.")
         return float(value)
 
     def __deepcopy__(self, memo: Any) -> "ScheduledValue":

@@ -90,7 +90,7 @@ def width_of(tok2vec: Model, docs: Sequence[Doc]) -> Width | None:
         if width < 1:
             raise LatentError(
                 f"The width of the embedder is {width}; expected a number >= 1. Set it in the "
-                "config's block of the embedder, which ends in tok2vec."
+                "config, in the block of the embedder, whose name ends in tok2vec."
             )
         return width
     filled = [doc for doc in docs if len(doc)][:1]
@@ -133,6 +133,6 @@ def refuse_separate(name: str, tok2vec: Model) -> None:
         raise IncompatiblePair(
             name,
             "SeparateTok2Vec",
-            "its scorer has no embedder of its own",
-            "one embedder in its place",
+            "it cannot use a separate embedder for its scorer",
+            "one embedder for the whole model",
         )

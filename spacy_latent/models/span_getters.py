@@ -21,7 +21,9 @@ class _BoundedSpans(ABC):
 
     def __init__(self, max_length: int) -> None:
         if max_length < 1:
-            raise LatentError(f"{type(self).__name__}: max_length is {max_length}, must be >= 1.")
+            raise LatentError(
+                f"{type(self).__name__}: max_length is {max_length}; expected at least 1."
+            )
         self.max_length = max_length
         self._warned = False
 
@@ -35,8 +37,8 @@ class _BoundedSpans(ABC):
         if not self._warned:
             self._warned = True
             warnings.warn(
-                f"{text} is longer than max_length={self.max_length}: {consequence} This is said "
-                "once.",
+                f"{text} is longer than max_length={self.max_length}: {consequence} This warning "
+                "is shown once.",
                 LatentWarning,
                 stacklevel=2,
             )
@@ -103,7 +105,9 @@ class PairSpans(_BoundedSpans):
     def __init__(self, first: str = "a", second: str = "b", max_length: int = 512) -> None:
         super().__init__(max_length)
         if first == second:
-            raise LatentError(f"PairSpans: both texts are under {first!r}; name two span groups.")
+            raise LatentError(
+                f"PairSpans: both texts are in doc.spans[{first!r}]; name two span groups."
+            )
         self.keys = first, second
 
     def texts(self, doc: Doc) -> list[tuple[int, int]]:
@@ -124,8 +128,8 @@ class PairSpans(_BoundedSpans):
                 f"The doc {doc.text[:40]!r} is not a pair of texts: doc.spans[{key!r}] must hold "
                 f"one span, the words of one of the two texts, and the doc has {there}. Make docs "
                 "with spacy_latent.corpora.text_pairs.make_pair_doc, and train with the reader "
-                "spacy-latent.TextPairs.v1, which keeps the spans. 'spacy evaluate' drops them; "
-                "take 'spacy latent evaluate pairs MODEL CORPUS'."
+                "spacy-latent.TextPairs.v1, which keeps the spans. Instead of 'spacy evaluate', "
+                "which drops them, use 'spacy latent evaluate pairs MODEL CORPUS'."
             )
         return spans[0].start, spans[0].end
 
@@ -138,7 +142,7 @@ class PairSpans(_BoundedSpans):
             raise LatentError(
                 f"The texts of the doc {doc.text[:40]!r} overlap: doc.spans[{self.keys[0]!r}] is "
                 f"tokens {start} to {end} and doc.spans[{self.keys[1]!r}] {other_start} to "
-                f"{other_end}."
+                f"{other_end}. Make docs with spacy_latent.corpora.text_pairs.make_pair_doc."
             )
         pieces = -(-max(size, other_size) // self.max_length)
         if pieces > 1:

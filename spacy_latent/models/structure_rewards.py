@@ -43,8 +43,8 @@ def rewards_of(
         made = reward(structure, z, group.lengths, known)
         if tuple(made.shape) != tuple(z.shape[:2]):
             raise LatentError(
-                f"{component}: {reward.name} gave rewards of shape {tuple(made.shape)}; expected "
-                f"{tuple(z.shape[:2])}, one for each of the structures of each text."
+                f"{component}: {reward.name} returned rewards of shape {tuple(made.shape)}; "
+                f"expected {tuple(z.shape[:2])}, a reward for each structure of each text."
             )
         doc = torch.tensor(group.docs, device=like.device)
         total = total.index_add(1, doc, made.detach().to(total))

@@ -214,8 +214,8 @@ def _annotated(
     for span in annotation.spans:
         if span.kind != kind:
             raise LatentError(
-                f"The reference has {span.kind} for {component!r} and {structure} is made of "
-                f"{kind}. Write annotations of {kind}, or set supervision = 0."
+                f"The reference has {span.kind} for {component!r}, and {structure} has {kind}. "
+                f"Annotate {kind}, or set supervision = 0."
             )
     return {
         tuple(
@@ -283,7 +283,7 @@ def _known_heads(
     if len(gold) != length or gold.max() > length:
         raise LatentError(
             f"Gold heads {gold.tolist()[:10]} for a span of {number_of(length, 'token')}; expected "
-            f"as many heads from 0, the root, to {length}, or -1 where one is not known."
+            f"as many heads from 0, the root, to {length}, or -1 for an unknown head."
         )
     (modifiers,) = np.nonzero(gold >= 0)
     if len(modifiers) == length:

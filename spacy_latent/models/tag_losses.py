@@ -187,9 +187,9 @@ class TagLoss(ABC):
         """Return the mask of allowed tags, and refuse evidence that needs probabilities of tags."""
         if not evidence.only_forbids:
             raise LatentError(
-                f"tag_losses: the loss is {self.name!r}, and the evidence has wrong runs of tags, "
-                "numbers of entities, or probabilities of tags; expected 'crf', the only loss for "
-                "such evidence."
+                f"tag_losses: the loss is {self.name!r}, and the evidence has incorrect runs of "
+                "tags, numbers of entities, or probabilities of tags; expected 'crf', the only "
+                "loss for such evidence."
             )
         return evidence.allowed
 

@@ -243,7 +243,7 @@ def sources_of(model: Model, sources: Sequence[str], labels: int) -> TagSources:
         raise LatentError(
             f"The model has learned from {number_of(len(known), 'source')} of annotation, "
             f"{', '.join(known)}, and the component's evidence.sources names {', '.join(sources)}. "
-            "Name the same ones in the same order, or train it anew."
+            "Name the same sources in the same order, or train the component again."
         )
     return TagSources(*arrays).with_labels(labels)
 

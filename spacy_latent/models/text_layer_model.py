@@ -156,7 +156,10 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
 
     def backprop(gradients: tuple[Any, ...]) -> list[Floats2d]:
         if backprop_rows is None:
-            raise LatentError("The latent layer cannot backpropagate from a prediction.")
+            raise LatentError(
+                "The latent layer cannot backpropagate from a prediction. Call it with "
+                "is_train=True."
+            )
         d_vectors = xp2torch(ops.xp.ascontiguousarray(gradients[0]), device=shim.device)
         d_rows = backprop_rows([d_vectors.view(pooled.shape), *gradients[1:]])
         return ops.unflatten(ops.asarray2f(torch2xp(d_rows)), sizes)

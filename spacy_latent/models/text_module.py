@@ -128,10 +128,10 @@ class TextModule(nn.Module):
         if weighted is not None:
             if self.training:
                 raise LatentError(
-                    "A text has several spans, each with weighted structures of its own, and "
-                    f"{self.latent.present_estimator.name} learns from one structure of a whole "
-                    "text. Use spacy-latent.DocSpans.v1, or for pairs of texts PairSpans.v1, with "
-                    "a larger max_length as the span_getter; or leave out long texts, by "
+                    "The span_getter splits a text into several spans with a structure each, and "
+                    f"{self.latent.present_estimator.name} can only learn from one structure of "
+                    "the whole text. Use the span_getter spacy-latent.DocSpans.v1, or PairSpans.v1 "
+                    "for pairs of texts, with a larger max_length. Or leave out long texts by "
                     "max_length of spacy.Corpus.v1."
                 )
             draws, composed = _best_alone(draws, composed, weighted)

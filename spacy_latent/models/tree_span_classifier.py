@@ -78,7 +78,8 @@ def build_tree_span_classifier_v1(
         raise LatentError(f"TreeSpanClassifier: hidden_width is {hidden_width}; expected >= 1.")
     if max_width is not None and max_width < 1:
         raise LatentError(
-            f"TreeSpanClassifier: max_width is {max_width}; expected at least 1, or null for none."
+            f"TreeSpanClassifier: max_width is {max_width}; expected a number of tokens, at least "
+            "1, or null for no limit."
         )
     refuse_separate("TreeSpanClassifier", tok2vec)
     if isinstance(span_getter, PairSpans):

@@ -174,23 +174,23 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
             )
         if key is not None and loss != "crf":
             raise LatentError(
-                f"{name}: incorrect_spans_key is {key!r} and loss is {loss!r}; only loss = 'crf' "
-                "has probabilities of spans to learn from. Use that, or set incorrect_spans_key to "
-                "null."
+                f"{name}: incorrect_spans_key is {key!r} and loss is {loss!r}; expected loss = "
+                "'crf', the only loss with probabilities of spans. Set it, or set "
+                "incorrect_spans_key to null."
             )
 
         evidence = self._evidence_settings
         if key in evidence.sources:
             raise LatentError(
-                f"{name}: incorrect_spans_key is {key!r}, and so is one of evidence.sources; the "
-                "spans of a group are either wrong or what a source has marked. Give the two "
-                "groups different names."
+                f"{name}: incorrect_spans_key and evidence.sources both name the group {key!r} of "
+                "doc.spans. Its spans are either incorrect or the annotation of a source. Use "
+                "two groups with different names."
             )
         if evidence.needs_probabilities and loss != "crf":
             raise LatentError(
-                f"{name}: evidence is {cfg['evidence']!r} and loss is {loss!r}; only loss = 'crf' "
-                "has probabilities of counts and ratios. Use that, or leave out all of evidence "
-                "but negative_share."
+                f"{name}: evidence is {cfg['evidence']!r} and loss is {loss!r}; expected loss = "
+                "'crf', the only loss that can use flags and sources. Set it, or leave out all "
+                "fields of evidence except negative_share."
             )
 
     @property
@@ -590,7 +590,7 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
         if unknown := set(settings.flags.values()).difference(self.labels):
             raise LatentError(
                 f"{self.name}: evidence.flags has the label {min(unknown)!r}, and the labels are "
-                f"{', '.join(self.labels)}. Look at the spelling, or add it to the labels."
+                f"{', '.join(self.labels)}. Correct the spelling, or add it to the labels."
             )
         lost = lost_by_augmenter(nlp, get_examples())
         for doubt in [*survey.doubts(self.labels), *filter(None, [lost])]:

@@ -46,8 +46,8 @@ def refuse_supervision(name: str, layer: LatentModule, loss: str) -> None:
         raise IncompatiblePair(
             f"{name} with supervision",
             blind[0].name,
-            "supervision teaches the scorer, and this estimator does not use its scores",
-            "supervision = 0.0, or an estimator that draws structures from the scores",
+            "supervision trains the scorer, and this estimator does not use its scores",
+            "supervision = 0.0, or an estimator that computes structures from the scores",
         )
     for each in (*(stage for _, stage in structure.stages), structure):
         check_loss(each, loss)
@@ -120,8 +120,9 @@ def begin_supervised_update(
     losses[name] += sum(one.weight * one.mean for one in made)
     if any(one.left_out for one in made):
         warnings.warn(
-            f"{name}: some gold structures are none of {structure!r} and do not count. Look at "
-            "what this set leaves out: for trees, arcs that cross, or arcs by direction or length.",
+            f"{name}: some gold structures are not in the set of {structure!r}, and are left out. "
+            "Check its settings: a set of trees may exclude crossing arcs, and arcs by their "
+            "direction or length.",
             LatentWarning,
             stacklevel=4,
         )

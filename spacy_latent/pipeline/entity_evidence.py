@@ -105,21 +105,21 @@ class EvidenceSettings:
         if unsaved := [category for category in flags if UNSAVED.search(category)]:
             raise LatentError(
                 f"{name}: evidence.flags has the category {unsaved[0]!r}, which config.cfg cannot "
-                "hold: a name on the left of a line has no '=', no ':' and no line break, and "
-                "begins with no '#', ';', '[' or blank. Name the category otherwise, or give the "
-                f"flags as doc._.{ENTITY_FLAGS}."
+                "hold: a key may not have '=', ':' or a line break, and may not begin with '#', "
+                "';', '[' or a blank. Rename the category, or give the flags as "
+                f"doc._.{ENTITY_FLAGS}."
             )
         if len(set(flags.values())) < len(flags):
             raise LatentError(
-                f"{name}: evidence.flags is {dict(flags)!r}; expected each label once. Where "
-                "several categories tell of one label, join them in the texts."
+                f"{name}: evidence.flags is {dict(flags)!r}; expected each label once. If several "
+                "categories flag one label, merge them in doc.cats."
             )
         for share in ("flag_error", "negative_share"):
             check_share(name, f"evidence.{share}", getattr(self, share))
         if self.flag_error >= EVEN:
             raise LatentError(
-                f"{name}: evidence.flag_error is {self.flag_error}; expected less than {EVEN}, or "
-                "the flags would say the contrary."
+                f"{name}: evidence.flag_error is {self.flag_error}; expected less than {EVEN}. "
+                "With a larger error the flags would be right more often if inverted."
             )
         sources = self.sources
         if (
@@ -159,7 +159,7 @@ class EvidenceSettings:
             if not isinstance(value, (Real, np.bool_)) or not 0 <= value <= 1:
                 raise LatentError(
                     f"doc.cats[{category!r}] of {doc.text[:60]!r} is {value!r}; expected a number "
-                    "from 0, for none of its entities, to 1."
+                    "from 0, if the text has no such entity, to 1, if it has one."
                 )
             wrong = max(self.flag_error, min(value, 1 - value))
             source = f"doc.cats[{category!r}] = {value:g}"
@@ -170,7 +170,8 @@ class EvidenceSettings:
             sure = before is not None and before.wrong == own.wrong == 0
             if before is not None and sure and bool(before.least) != bool(least):
                 raise LatentError(
-                    f"{before}, and {own}. Expected both to agree; or set evidence.flag_error."
+                    f"{before}, and {own}; expected both to agree. Correct one of them, or set "
+                    "evidence.flag_error above 0."
                 )
             found[label] = own
         return [found[label] for label in sorted(found)]

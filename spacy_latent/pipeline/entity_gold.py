@@ -152,8 +152,8 @@ class EntityGold:
             if (span.start_char, span.end_char, span.label_) in gold:
                 raise LatentError(
                     f"{self.name}: {span.text!r} is an entity {span.label_!r} of a reference doc, "
-                    f"and among its incorrect spans, doc.spans[{key!r}]. Expected at most one of "
-                    "the two: take it out of the wrong one."
+                    f"and also in doc.spans[{key!r}], its incorrect spans; expected at most one. "
+                    "Remove it from one of them."
                 )
         place = {tag: i for i, tag in enumerate(self.tags)}
         return sorted(
@@ -211,11 +211,11 @@ class EntityGold:
                 return
         # spaCy's own placeholder examples have no groups and no entities.
         if groups or annotated:
-            there = f"They have {', '.join(sorted(groups))}. " if groups else "They have none. "
+            there = f"The groups are {', '.join(sorted(groups))}. " if groups else ""
             warnings.warn(
                 f"{self.name}: incorrect_spans_key is {key!r}, and no training text has such a "
-                f"group in doc.spans. {there}Nothing is learned of wrong spans until texts have "
-                "it: look at the name, and whether spans were saved with the texts.",
+                f"group in doc.spans, so nothing is learned from incorrect spans. {there}Check the "
+                "name, and whether the spans were saved with the texts.",
                 LatentWarning,
                 stacklevel=3,
             )

@@ -25,8 +25,8 @@ SURVEYED = 1000
 MISSING = 0
 # Advice if no setting determines which tokens are outside of entities.
 ADVICE = (
-    "evidence.negative_share (0.15 takes a random 15 % of the tokens without annotation as outside "
-    "at each step), or annotate some texts completely"
+    "evidence.negative_share (0.15 treats a random 15 % of the tokens without annotation as "
+    "outside in each step), or annotate some texts completely"
 )
 
 
@@ -141,16 +141,16 @@ class EvidenceSurvey:
         absent = [category for category in self.settings.flags if category not in self.there]
         if absent and annotated:
             said.append(
-                f"evidence.flags has {', '.join(map(repr, absent))}, and none of {texts} has such "
-                "a category in doc.cats. If no text has it, nothing is learned of it: look at the "
-                "name."
+                f"evidence.flags has {', '.join(map(repr, absent))}, and none of {texts} has "
+                "such a category in doc.cats. If no text has it, nothing is learned from it. "
+                "Check the name."
             )
         absent = [source for source in self.settings.sources if source not in self.there]
         if absent and self.texts:
             said.append(
                 f"evidence.sources has {', '.join(map(repr, absent))}, and none of {texts} has "
-                "such a group in doc.spans. If no text has it, nothing is learned of it: look at "
-                "the name, and whether spans were saved with the texts."
+                "such a group in doc.spans. If no text has it, nothing is learned from it. "
+                "Check the name, and whether spans were saved with the texts."
             )
         seen = self.found | set(self.given)
         of_categories = {
@@ -160,16 +160,15 @@ class EvidenceSurvey:
         if lone := sorted(flagged - seen):
             where = f"doc._.{ENTITY_FLAGS}" if self.flagged - seen else "evidence.flags"
             said.append(
-                f"{number_of(len(lone), 'label')} that flags name, {', '.join(map(repr, lone))}: "
-                f"none of {texts} has such an entity. Look at the spelling in {where}. If it is "
-                "right, annotate some texts completely: flags do not tell where entities begin "
-                "and end."
+                f"{number_of(len(lone), 'label')} of flags, {', '.join(map(repr, lone))}: none "
+                f"of {texts} has such an entity. Check the spelling in {where}. If it is right, "
+                "annotate some texts completely: flags do not tell where entities begin and end."
             )
         elsewhere = seen | flagged | set(self.settings.flags.values())
         for label in sorted(self.asked - elsewhere):
             said.append(
-                f"texts are said to be annotated for {label!r}, and none of {texts} has such an "
-                f"entity. Look at the spelling in doc._.{ANNOTATED_LABELS}, or annotate such "
+                f"texts are declared to be annotated for {label!r}, and none of {texts} has such "
+                f"an entity. Check the spelling in doc._.{ANNOTATED_LABELS}, or annotate such "
                 "entities."
             )
         says_outside = self.settings.tells_outside or self.says_none
@@ -177,17 +176,16 @@ class EvidenceSurvey:
         if are_open and not says_outside and self.without_labels:
             are = "text has" if self.without_labels == 1 else "texts have"
             said.append(
-                f"{self.without_labels} {are} an empty list in doc._.{ANNOTATED_LABELS}, so that "
-                "no token there counts as outside of entities. That everything is an entity agrees "
-                "with that. Name the labels that were looked for, or remove the list."
+                f"{self.without_labels} {are} an empty list in doc._.{ANNOTATED_LABELS}, so no "
+                "token of them is known to be outside of entities, and the component may learn "
+                "that every token is in one. Name the annotated labels, or remove the list."
             )
         elif are_open and not says_outside:
             said.append(
-                f"of the tokens of {number_of(self.texts, 'training text')} {self.inside} are in "
+                f"in {number_of(self.texts, 'training text')}, {self.inside} tokens are in "
                 f"entities, {self.missing} have no annotation, and {self.outside or 'none'} are "
-                "annotated as outside. That "
-                "everything is an entity agrees with that, and it is what large corpora like this "
-                f"teach, with a precision near 0. Set {ADVICE}."
+                "annotated as outside. From many such texts, the component learns that every "
+                f"token is in an entity, with a precision near 0. Set {ADVICE}."
             )
         return said
 
@@ -199,15 +197,15 @@ class EvidenceSurvey:
         if outside > 9 * inside and 2 * contradicted > texts:
             said.append(
                 f"{number_of(outside, 'token')} in spans of the sources "
-                f"{'is' if outside == 1 else 'are'} annotated as outside of entities, and {inside} "
-                "as inside. Annotation is certain, so that the sources count as wrong there. If "
-                "the sources alone annotated these texts, leave their entities missing: "
-                'doc.set_ents([], default="missing").'
+                f"{'is' if outside == 1 else 'are'} annotated as outside of entities, and "
+                f"{inside} as inside. This annotation counts as certain, so the sources are "
+                "taken as wrong there. If only the sources annotated these texts, leave their "
+                'entities missing: doc.set_ents([], default="missing").'
             )
         for label in sorted(set(self.given) - labels):
             said.append(
-                f"sources give the label {label!r}, which the component does not have: such spans "
-                "count as if they were not there. Look at the spelling, or add it to the labels."
+                f"sources give the label {label!r}, which the component does not have, so such "
+                "spans are ignored. Check the spelling, or add it to the labels."
             )
         certain = self.found | self.asked | self.flagged
         told: set[str | None] = set()
@@ -218,8 +216,8 @@ class EvidenceSurvey:
                 told.add(label)
                 said.append(
                     f"only the source {min(sources)!r} gives the label {label!r}, which is spelt "
-                    f"nearly like {near!r}. If they mean the same, write them alike: these are two "
-                    "labels."
+                    f"nearly like {near!r}. If they mean the same, use one spelling: these are "
+                    "two labels."
                 )
         return said
 

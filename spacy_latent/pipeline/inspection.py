@@ -109,8 +109,8 @@ def choose_components(nlp: Language, component: str | None, annotating: bool = F
     if component in learned or (component is None and learned and not latent):
         raise LatentError(
             f"The structures of {component or ', '.join(learned)} are not latent: they were "
-            "learned from annotated ones. 'spacy evaluate' scores them, 'spacy latent show' and "
-            "'spacy latent render' draw them."
+            "learned from annotated ones. Use 'spacy evaluate' to score them, and 'spacy latent "
+            "show' or 'spacy latent render' to draw them."
         )
     if component is not None and component not in latent:
         raise LatentError(
@@ -225,7 +225,8 @@ def _places(name: str, given: list[Doc], left: list[Doc]) -> list[int]:
     if any(id(doc) not in place for doc in left):
         raise LatentError(
             f"Component {name!r} was given {number_of(len(given), 'doc')} and returned "
-            f"{len(left)}, some of which are others. Let it return the docs that it is given."
+            f"{len(left)}, some of which are other objects; expected the given docs themselves. "
+            "Change the component, or leave it out."
         )
     return [place[id(doc)] for doc in left]
 
@@ -246,8 +247,8 @@ def refuse_lost(given: int, left: int, noun: str, advice: str) -> None:
     """
     if left != given:
         raise LatentError(
-            f"An error handler of the pipeline let go {given - left} of {number_of(given, noun)}, "
-            f"so that no figure would be right. {advice}"
+            f"An error handler of the pipeline dropped {given - left} of "
+            f"{number_of(given, noun)}, so that all figures would be wrong. {advice}"
         )
 
 

@@ -349,8 +349,8 @@ class LatentEncoder(TrainedComponent):
         if stock and others:
             raise LatentError(
                 f"{', '.join(stock)} would read the vectors of {self.name!r} from doc.tensor, "
-                f"which {', '.join(others)} may write as well. Use "
-                f'@architectures = "spacy-latent.LatentListener.v1" for {", ".join(stock)}.'
+                f"which {', '.join(others)} may overwrite. Use "
+                f'@architectures = "spacy-latent.LatentListener.v1" in {", ".join(stock)}.'
             )
 
     def add_label(self, label: str) -> int:

@@ -245,7 +245,7 @@ class LatentParser(LabelledComponent[ParseCalibration]):
 
         Labels are scored for the arcs of the reference. See :mod:`spacy_latent.models.tree_losses`.
         """
-        raise NotImplementedError(f"{self.name} takes its loss in update().")
+        raise NotImplementedError(f"{self.name} computes its loss in update(). Call that.")
 
     def initialize(
         self,

@@ -270,13 +270,13 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         block = f"initialize.components.{self.name}.labels"
         if given:
             raise NoLabels(
-                f"{self.name}: {labels} was given, under {block}, and it needs at least {needed}. "
-                f"Give more there, or take the list out to use the labels of the texts.{alone}"
+                f"{self.name}: {labels} was given, under {block}; expected at least {needed}. "
+                f"Give more there, or remove the list to use the labels of the texts.{alone}"
             )
         raise NoLabels(
-            f"{self.name}: {labels} was found, and it needs at least {needed}. Texts of the "
-            f"training corpus need doc.cats, such as {{'yes': 1.0, 'no': 0.0}}, or give the "
-            f"labels, under {block}.{alone}"
+            f"{self.name}: {labels} was found; expected at least {needed}. Give texts of the "
+            f"training corpus doc.cats, such as {{'yes': 1.0, 'no': 0.0}}, or give the labels "
+            f"under {block}.{alone}"
         )
 
     def _validate_categories(self, examples: Iterable[Example]) -> None:
@@ -287,8 +287,8 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             own = [label for label, value in cats.items() if value == 1.0]
             if len(own) > 1:
                 raise LatentError(
-                    f"{self.name}: {quoted(example)} has the labels {', '.join(map(repr, own))}, "
-                    "and latent_textcat is for texts with one each. For any number of labels take "
+                    f"{self.name}: {quoted(example)} has the labels {', '.join(map(repr, own))}; "
+                    "expected one label for each text. For several labels use "
                     "latent_textcat_multilabel."
                 )
 
@@ -306,7 +306,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
                 )
             raise LatentError(
                 f"{self.name}: {quoted(example)} has the label {label!r}: {value!r}; expected 1.0 "
-                f"where it has this label and 0.0 where it has not.{advice}"
+                f"if it has this label, else 0.0.{advice}"
             )
 
     def _begin_evidence(self, get_examples: Callable[[], Iterable[Example]]) -> None:

@@ -69,8 +69,8 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
             )
         if constraints is not None and score_range is not None:
             raise LatentError(
-                f"{name}: score_range is {score_range}, but constraints are of labels that a text "
-                "has or has not. Leave out one of them."
+                f"{name}: score_range is {score_range}, so the component predicts numbers, and "
+                "constraints are for labels. Leave out one of the two settings."
             )
         super().__init__(
             vocab,
@@ -184,7 +184,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
             if broken:
                 raise LatentError(
                     f"{self.name}: the labels of {quoted(example)} break its constraints: "
-                    f"{broken}. Mend the annotation or the constraints."
+                    f"{broken}. Correct the annotation or the constraints."
                 )
 
     def _refuse_values(self, example: Example) -> None:

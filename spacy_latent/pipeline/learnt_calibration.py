@@ -219,10 +219,10 @@ class CalibratedComponent(Generic[Map]):
             return
         self.cfg["calibration"] = None
         least = self.cfg.get("min_confidence")
-        kept = f" min_confidence stays {least:.3g}, which was for its confidences." if least else ""
+        kept = f" min_confidence stays {least:.3g}, which was set for them." if least else ""
         warnings.warn(
-            f"{self.name}: its calibration is of the weights before this training, and is left "
-            f"out.{kept} Run 'spacy latent calibrate' again when it is trained.",
+            f"{self.name}: its calibration was fitted to the confidences before this training, "
+            f"and is removed.{kept} Run 'spacy latent calibrate' again after training.",
             LatentWarning,
             stacklevel=stacklevel,
         )

@@ -58,8 +58,8 @@ def refuse_missing_upstreams(nlp: Language | None) -> None:
             # Disabled components are not missing.
             if isinstance(dict(nlp.components)[upstream], Tok2Vec):
                 raise LatentError(
-                    f"{name} has a spacy-latent.LatentListener.v1 to {upstream!r}, a component of "
-                    "spaCy's tok2vec, which gives it no vectors after training. Take "
+                    f"{name} has a spacy-latent.LatentListener.v1 to {upstream!r}, which is a "
+                    "tok2vec of spaCy and sends it no vectors after training. Use "
                     '@architectures = "spacy.Tok2VecListener.v1".'
                 )
             listener.meet(upstream, name)

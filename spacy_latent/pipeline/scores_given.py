@@ -87,8 +87,8 @@ def warn_not_given(pipe: Any, nlp: Language | None) -> None:
     own = ", ".join(sorted(given[pipe.name])) or "none"
     rest = "" if set(weights) - set(lost) else f" {CONSEQUENCE}"
     warnings.warn(
-        f"{pipe.name}: {WEIGHTS} has {_weights_of(lost, weights)}, which no component gives. It "
-        f"gives {own}: put one of these there, and null for the others.{rest}",
+        f"{pipe.name}: {WEIGHTS} has {_weights_of(lost, weights)}, which no component computes. "
+        f"This one computes {own}: set one of these there, and the others to null.{rest}",
         ScoreNotGiven,
         stacklevel=3,
     )
@@ -125,8 +125,8 @@ def about_scores(
         *found,
         warning(
             "score-not-given",
-            f"{WEIGHTS} has {_weights_of(lost, weights)}, which no component gives for these "
-            f"texts. There is {there}. Name one of these instead, or give a component a scorer "
+            f"{WEIGHTS} has {_weights_of(lost, weights)}, which no component computes for these "
+            f"texts. Available: {there}. Use one of these instead, or give a component a scorer "
             f"that has it.{rest}",
         ),
     ]
@@ -136,8 +136,8 @@ def _of_settings(component: str, pipe: Any) -> Iterator[Diagnostic]:
     for usual, own in list(getattr(pipe, "renamed_scores", {}).items())[:1]:
         yield warning(
             "score-renamed",
-            f"{WEIGHTS} has {usual}, which no component gives: by its settings {component} gives "
-            f"{own}, and training counts that. Write {own} there, and null for {usual}.",
+            f"{WEIGHTS} has {usual}, which no component computes: with its settings {component} "
+            f"computes {own}, and training uses that. Write {own} there, and null for {usual}.",
         )
     scorer = getattr(pipe, "scorer", None)
     if isinstance(scorer, partial) and "rationale_key" in scorer.keywords:
@@ -168,7 +168,7 @@ def _no_weights(nlp: Language) -> Diagnostic:
         )
     return warning(
         "no-score",
-        f"{WEIGHTS} gives no score a weight. {CONSEQUENCE} Put a score of some component there, "
+        f"{WEIGHTS} gives no score a weight. {CONSEQUENCE} Add a score of a component there, "
         f"with 1.0.{advice}",
     )
 

@@ -33,10 +33,9 @@ def judged_as_labels(pipe: Any) -> str | None:
         return None
     return (
         f"{pipe.name}: score_range is {list(pipe.cfg['score_range'])}, but its scorer is of "
-        "labels: its cats_score, by which training is judged by default, says nothing of numbers "
-        "other than 0 and 1, and stays at 0 whatever is learned. Put @scorers = "
-        f'"spacy-latent.regression_scorer.v1" under [{place}], and {WEIGHTS} under '
-        "[training.score_weights]."
+        "labels: its cats_score, the default score of training, is only for 0 and 1, and stays "
+        'at 0 for other numbers. Set @scorers = "spacy-latent.regression_scorer.v1" in '
+        f"[{place}], and {WEIGHTS} in [training.score_weights]."
     )
 
 
@@ -59,8 +58,8 @@ def weighed_as_labels(pipe: Any, weights: dict[str, float | None]) -> str | None
         return None
     return (
         f"{pipe.name}: [training.score_weights] has cats_score = {weights['cats_score']:g}, a "
-        "score of labels, which its scorer does not give: training takes it for 0, whatever is "
-        f"learned. Put {WEIGHTS} there."
+        f"score of labels, which its scorer does not compute, so it counts as 0. Set {WEIGHTS} "
+        "there."
     )
 
 

@@ -207,8 +207,9 @@ def _component_of(callback: Any) -> Any:
 def _warn(name: str, upstream: str) -> None:
     warnings.warn(
         f"{name!r} listens to {upstream!r}, which is neither a 'tok2vec' nor a 'transformer' "
-        f"component. Other components that listen to it must stand before {name!r} in the "
-        f"pipeline, or gradients are lost. Safer is an embedder of its own, as its model.tok2vec.",
+        f"component. Place the other components that listen to it before {name!r} in the "
+        f"pipeline, or gradients are lost. It is safer to give {name!r} an embedder of its own, "
+        "as its model.tok2vec.",
         LatentWarning,
         stacklevel=5,
     )

@@ -45,8 +45,9 @@ def start_from_parser(nlp: Language, path: str | Path, parser: str, encoder: str
     for name, embedder in zip((parser, encoder), embedders):
         if any(isinstance(node, Tok2VecListener) for node in embedder.walk()):
             raise LatentError(
-                f"{name!r} listens to a tok2vec of other components, and has no embedder to take "
-                "or to give. Call nlp.replace_listeners, or give it a tok2vec of its own."
+                f"{name!r} listens to another component and has no embedder of its own, from or "
+                "to which weights could be copied. Call nlp.replace_listeners, or give it a "
+                "tok2vec of its own."
             )
     scorer = latent_layer(target).scorer
     try:

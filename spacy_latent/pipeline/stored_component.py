@@ -59,7 +59,7 @@ class StoredComponent(BatchedComponent):
         """
         if name in self.__dict__.get("_configured", ()) and not hasattr(type(self), name):
             raise LatentError(
-                f"{self.name}: {name!r} is a setting and no attribute. Change it in cfg: "
+                f"{self.name}: {name!r} is a setting, not an attribute. Change it in cfg: "
                 f"nlp.get_pipe({self.name!r}).cfg[{name!r}] = {value!r}."
             )
         super().__setattr__(name, value)
@@ -181,8 +181,8 @@ class StoredComponent(BatchedComponent):
                 raise DamagedFile(
                     f"{self.name}: the weights in {source}, file 'model', are not those that were "
                     "saved with its file 'cfg'. One of the two was cut short, damaged or replaced. "
-                    f"Copy or save the whole directory again, or, if it was replaced on purpose, "
-                    f"take {DIGEST} out of 'cfg'."
+                    "Copy or save the whole directory again. If you replaced it on purpose, "
+                    f"remove {DIGEST} from 'cfg'."
                 )
             self.model.from_bytes(data)
 
@@ -195,7 +195,7 @@ class StoredComponent(BatchedComponent):
                 self.check_settings()
                 self.check_learnt()
             except LatentError as error:
-                raise DamagedFile(f"{error} That stands in {source}, file 'cfg'.") from error
+                raise DamagedFile(f"{error} This is in {source}, file 'cfg'.") from error
         except DamagedFile:
             self.cfg = before
             raise
@@ -205,9 +205,9 @@ class StoredComponent(BatchedComponent):
             # If the cfg was not read, for example from truncated bytes, there are no labels.
             if own and given is not None and len(own) != len(given):
                 raise LatentError(
-                    f"{self.name}: the weights in {source} are of the labels {', '.join(given)}, "
-                    f"and this component has {', '.join(own)}. Load them into one that was made "
-                    "from the config and not initialized yet."
+                    f"{self.name}: the weights in {source} are for the labels {', '.join(given)}, "
+                    f"and this component has {', '.join(own)}. Load them into a new component "
+                    "that was made from the config and is not initialized."
                 ) from error
             raise LatentError(
                 f"{self.name}: the weights in {source} cannot be read ({error}). They were cut "

@@ -88,7 +88,9 @@ class TrainedComponent(StoredComponent):
         warned = self.__dict__.setdefault("_warned", set())
         if what not in warned:
             warned.add(what)
-            warnings.warn(f"{self.name}: {text} This is said once.", LatentWarning, stacklevel=4)
+            warnings.warn(
+                f"{self.name}: {text} This warning is shown once.", LatentWarning, stacklevel=4
+            )
 
     # ---------------------------------------------------------------- predict()
 
@@ -106,8 +108,8 @@ class TrainedComponent(StoredComponent):
             known = upstream if upstream != "*" else "tok2vec"
             self.tell_once(
                 "no vectors",
-                f"it listens to {upstream!r}, which did not run on these docs, so that it reads "
-                f"zeros and its predictions are of no use. Enable {known!r} too, before "
+                f"it listens to {upstream!r}, which did not run on these docs. So it reads "
+                f"zeros, and its predictions are useless. Enable {known!r} too, before "
                 f"{self.name!r}, and if this one is in training.annotating_components, list "
                 f"{known!r} there too. For a pipeline without {known!r}, give this component a "
                 "copy of its own: run 'spacy assemble' with a config whose block of "

@@ -57,7 +57,7 @@ class TrainingBatch(HeldBatch):
             else:
                 raise ValueError(
                     f"{self.name}: a listener sent gradients for docs of {lengths} tokens; "
-                    f"expected those of the batch, of {self.lengths}."
+                    f"expected gradients for the docs of the batch, of {self.lengths} tokens."
                 )
         return []
 

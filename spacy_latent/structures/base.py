@@ -58,8 +58,8 @@ class Structure(StructureContract):
         def __getattr__(self, name: str) -> Any:
             if name in ELSEWHERE:
                 raise AttributeError(
-                    f"{self.name} has no {name!r}; expected {ELSEWHERE[name]}. A structure holds "
-                    "settings alone: each method gets the scores."
+                    f"{self.name} has no {name!r}; expected {ELSEWHERE[name]}. A structure has "
+                    "only settings: pass the scores to each method."
                 )
             if name.startswith("__"):
                 # Hooks of Python that copy() looks for. torch.compile cannot trace what follows.
@@ -445,7 +445,7 @@ class Structure(StructureContract):
         exact ``map``. It may also do so if it has a cheaper test.
         """
         if not (self.linear and self.has_map):
-            raise NotTractable(self.name, "contains", "a method contains() of the set's own")
+            raise NotTractable(self.name, "contains", "define contains() in the class")
         check_given(self, z, lengths)
         given, sizes = z.detach(), lengths.to(torch.int64)
         found = torch.zeros(len(z), dtype=torch.bool, device=z.device)

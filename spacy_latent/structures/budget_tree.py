@@ -275,9 +275,9 @@ class BudgetTree(DependencyTree):
             if found is None:
                 raise NotTractable(self.name, f"map of {n} tokens", self.advice)
             warnings.warn(
-                f"{self.name}: the search for the best tree of {n} tokens was given up after "
-                f"{budget_search.MOST_CALLS} calls of the oracle. The tree found has the score "
-                f"{search.best_score + level:.6g}; none has more than {search.bound + level:.6g}.",
+                f"{self.name}: the search for the best tree of {n} tokens was stopped after "
+                f"{budget_search.MOST_CALLS} calls of the oracle. The score of the tree found is "
+                f"{search.best_score + level:.6g}; the best is at most {search.bound + level:.6g}.",
                 LatentWarning,
                 stacklevel=2,
             )

@@ -52,7 +52,7 @@ class StructureFactor:
             raise IncompatiblePair(
                 "ItemGraph",
                 name,
-                "it has no best member of scores that are added up",
+                "it has no method map for scores of parts",
                 "structures with a map, such as SpanningTree or LinearChain",
             )
         if len(shape) != structure.part_axes:
@@ -127,7 +127,9 @@ class EncodedGraph:
             )
         for own in members:
             if len(np.unique(own)) < len(own):
-                raise LatentError("ItemGraph: a structure's parts repeat; name each once.")
+                raise LatentError(
+                    "ItemGraph: a structure factor names a part of the item twice; name each once."
+                )
         # Disjoint factors, whose projections together start the solver.
         claimed = np.zeros(int(np.prod(self.shape)), dtype=np.bool_)
         self.owned = np.zeros(len(self.edges), dtype=np.bool_)

@@ -100,7 +100,7 @@ class FactorGraph(Structure):
                 raise IncompatiblePair(
                     self.name,
                     f"{structure.shown} after {structure.stages[0][1].shown}",
-                    "its structures are the same all along",
+                    "its structures do not change during training",
                     f"{structure.shown} alone",
                 )
             if structure.parts != self.first.parts:
@@ -184,8 +184,7 @@ class FactorGraph(Structure):
                 if not isinstance(factor, LogicFactor):
                     raise LatentError(
                         f"{self.name}: the constraint {name!r} gives a {type(factor).__name__}; "
-                        "expected logic factors, such as Budget. A structure stands among the "
-                        "structures."
+                        "expected logic factors, such as Budget. Give a structure in structures."
                     )
                 beyond = [part for part in factor.encode().parts if part >= parts.size]
                 if beyond:
@@ -270,9 +269,10 @@ class FactorGraph(Structure):
             raise NotTractable(
                 self.name,
                 f"map of item(s) {left.tolist()[:10]}",
-                f"annotate = 'none' in the component, since none of the {TRIED[-1]:,} best members "
-                f"of {self.first.name} is in the whole set, and training needs no best one; or "
-                "looser constraints; or the structure with the fewest members as the first one",
+                f"looser constraints, since none of the {TRIED[-1]:,} best members of "
+                f"{self.first.name} satisfies all; or the structure with the fewest members as the "
+                "first one; or annotate = 'none' in the component, since only annotations need the "
+                "best structure",
             )
         return result
 

@@ -150,7 +150,7 @@ def check_tags(name: str, gold: np.ndarray, length: int, num_tags: int | None) -
     """Raise an error unless these are ``length`` tags from 0 to ``num_tags`` − 1."""
     tags = np.asarray(gold)
     if num_tags is None:
-        raise InvalidScores(f"{name}.encode: give num_tags, the number of tags there are.")
+        raise InvalidScores(f"{name}.encode: num_tags is None; expected the number of tags.")
     if tags.shape != (length,) or (length and not 0 <= tags.min() <= tags.max() < num_tags):
         raise InvalidScores(
             f"{name}.encode: tags are {tags.tolist()[:10]}; expected {length} of them, each from 0 "

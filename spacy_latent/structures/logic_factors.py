@@ -103,8 +103,8 @@ class LogicFactor(ABC):
         nowhere = sorted({part for part in numbers if part < 0})
         if nowhere:
             raise LatentError(
-                f"{name}: parts {nowhere} are negative, which stands for what is no part; leave "
-                "them out."
+                f"{name}: parts are {nowhere}; expected numbers of at least 0. A negative number "
+                "marks an entry that is no part; leave it out."
             )
         if len(set(numbers)) < len(numbers):
             twice = sorted(part for part, count in Counter(numbers).items() if count > 1)

@@ -72,9 +72,9 @@ class ItemGraph(EncodedGraph):
             raise NotTractable(
                 f"{name} whose factors share parts",
                 "map",
-                "sparsemap, which tends to the best point of the local polytope as the scores are "
-                "multiplied by more; or FactorGraph, which searches the best members of one of "
-                "its structures",
+                "sparsemap of the scores times a large number, which approaches the best point of "
+                "the local polytope; or FactorGraph, which searches the best members of one of its "
+                "structures",
             )
         flat = scores.detach().to("cpu", torch.float64).flatten()
         if bool((flat.isnan() | flat.isposinf()).any()):

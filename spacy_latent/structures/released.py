@@ -29,9 +29,9 @@ def release(restricted: Structure, free: Structure, release_at: int) -> Structur
     for smaller, larger in zip(sets, sets[1:]):
         if larger.covers(smaller) is not True:
             raise LatentError(
-                f"A release from {smaller!r} to {larger!r}: the second is not known to hold every "
-                "structure of the first, so that training would end in a smaller set than it "
-                "began with. Give the smaller one first, or let the structure say so by covers()."
+                f"A release from {smaller!r} to {larger!r}: the second is not known to have every "
+                "structure of the first, so that training could end with a smaller set than it "
+                "began with. Give the smaller set first, or define covers() in the larger one."
             )
     return follow(restricted, free, release_at)
 

@@ -109,7 +109,9 @@ class SemiMarkov(TagSequence):
         if num_tags is None and self.bound is not None:
             num_tags = len(self.bound[0])
         if num_tags is None:
-            raise InvalidScores(f"{self.name}.encode: give num_tags, the number of labels.")
+            raise InvalidScores(
+                f"{self.name}.encode: num_tags is None; expected the number of labels."
+            )
         segments = np.asarray(gold, dtype="int64").reshape(-1, 3)
         spans = segments[:, 1] - segments[:, 0]
         longest = max_length or int(max([1, *spans]))

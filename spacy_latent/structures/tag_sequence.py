@@ -315,7 +315,10 @@ class TagSequence(ChainOfTags):
             return super().log_count(scores, lengths)
         for given in self.bound:
             if bool(torch.isnan(given).any() | torch.isposinf(given).any()):
-                raise InvalidScores(f"{self.name}: the bound scores hold NaN or +inf.")
+                raise InvalidScores(
+                    f"{self.name}: scores given to bind() hold NaN or +inf; expected finite "
+                    "numbers, or -inf for forbidden transitions."
+                )
         allowed = self.bind(*(_allowed(given) for given in self.bound))
         return super(TagSequence, allowed).log_count(scores, lengths)
 

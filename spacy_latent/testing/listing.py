@@ -32,8 +32,8 @@ def _stacked(listed: list[np.ndarray], length: Length) -> np.ndarray:
     shapes = sorted({z.shape for z in listed})
     if len(shapes) > 1:
         raise LatentError(
-            f"members({length!r}) gives arrays of the shapes {shapes[:5]}; expected one, that "
-            "of the scores of an item of this length."
+            f"members({length!r}) gives arrays of the shapes {shapes[:5]}; expected a single "
+            "shape, which scores of an item of this length have."
         )
     stacked = np.stack(listed)
     wrong = stacked[(stacked != 0) & (stacked != 1)]
@@ -68,8 +68,7 @@ class Listing:
         self.sizes = list(lengths)
         if len(self.sizes) < 2:
             raise LatentError(
-                f"lengths is {self.sizes}; expected those of at least two items, of which the "
-                "second and later ones may be named by errors."
+                f"lengths is {self.sizes}; expected the lengths of at least two items."
             )
         self.lengths = torch.tensor(self.sizes, dtype=torch.int64)
         self.log_potential = log_potential or scored

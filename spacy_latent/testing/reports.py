@@ -62,9 +62,7 @@ def expect_made(check: str, given: object, kind: type, example: str) -> None:
     """
     if not isinstance(given, kind):
         shown = f"the class {given.__name__}" if isinstance(given, type) else repr(given)
-        raise LatentError(
-            f"{check}: {shown} is given; expected one that is made, such as {example}."
-        )
+        raise LatentError(f"{check}: {shown} is given; expected an instance, such as {example}.")
 
 
 # The default of torch.autograd.gradcheck.

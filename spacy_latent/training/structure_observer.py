@@ -79,7 +79,8 @@ class StructureObserver:
         if names is not None and not known.issuperset(names):
             unknown = ", ".join(repr(name) for name in names if name not in known)
             raise LatentError(
-                f"StructureLogger: columns has {unknown}; there are {', '.join(sorted(known))}."
+                f"StructureLogger: columns has {unknown}; expected some of "
+                f"{', '.join(sorted(known))}."
             )
         return [
             (layer, name)
@@ -137,7 +138,9 @@ def _corpus_docs(nlp: Language, corpus: str | None, limit: int) -> list[Doc]:
         ) from error
     docs = [example.predicted for example in islice(read(nlp), limit)]
     if not docs:
-        raise LatentError(f"StructureLogger: the corpus {name!r} has no docs to look at.")
+        raise LatentError(
+            f"StructureLogger: the corpus {name!r} has no docs. Give a corpus with docs."
+        )
     return docs
 
 

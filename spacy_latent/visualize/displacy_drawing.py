@@ -99,8 +99,8 @@ def drawn_components(doc: Doc, component: str | None) -> list[str]:
     if component not in doc._.latent:
         there = ", ".join(doc._.latent) or "nothing"
         raise LatentError(
-            f"There is no latent structure of {component!r} on the doc; it has {there}. Was the "
-            f"doc made by the pipeline, with annotate other than 'none'? {INSIDE}"
+            f"There is no latent structure of {component!r} on the doc; it has {there}. Process "
+            f"the doc with the pipeline, with annotate other than 'none'. {INSIDE}"
         )
     return [component]
 

@@ -148,8 +148,8 @@ def render_svg(
     drawing_options = DrawingOptions.from_options(options)
     if style in DISPLACY_STYLES:
         raise LatentError(
-            f"style is {style!r}, which displaCy draws one by one; for one SVG leave style out, or "
-            "use render."
+            f"style is {style!r}, with which displaCy draws each text separately. For one SVG "
+            "leave style out, or use render."
         )
     drawing_options = replace(drawing_options, as_svg=True)
     figures = make_figures(made, component, style, drawing_options, _as_gold(made, gold))
@@ -195,8 +195,8 @@ def make_figures(
     if style is not None and style not in known_styles():
         known = ", ".join([*known_styles(), *DISPLACY_STYLES])
         raise LatentError(
-            f"style is {style!r}; there are {known}. A kind of one's own has further ones by "
-            "register_kind of spacy_latent.kinds."
+            f"style is {style!r}; expected one of {known}. For further styles, register a kind "
+            "with spacy_latent.kinds.register_kind."
         )
     figures = []
     for doc, its_gold in zip(docs, gold or repeat(None)):
@@ -244,7 +244,7 @@ def _as_docs(docs: Iterable[Doc | Span] | Doc | Span) -> list[Doc]:
     given = [docs] if isinstance(docs, (Doc, Span)) else list(docs)
     for one in given:
         if not isinstance(one, (Doc, Span)):
-            raise LatentError(f"Only a Doc or a Span can be drawn, and this is {type(one)}.")
+            raise LatentError(f"Expected a Doc or a Span to draw; got {type(one)}.")
     return [d.as_doc(copy_user_data=True) if isinstance(d, Span) else d for d in given]
 
 

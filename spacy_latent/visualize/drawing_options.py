@@ -127,8 +127,8 @@ class DrawingOptions:
         unknown = sorted(given.keys() - known - set(DISPLACY_OPTIONS))
         if unknown:
             raise LatentError(
-                f"Unknown option(s) of a drawing: {', '.join(map(repr, unknown))}. There are "
-                f"{', '.join(sorted(known))}, and those of displaCy."
+                f"Unknown option(s) of a drawing: {', '.join(map(repr, unknown))}. Expected "
+                f"{', '.join(sorted(known))}, or an option of displaCy."
             )
         made = cls(**{name: value for name, value in given.items() if name in known})
         made._check()

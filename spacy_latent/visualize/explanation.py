@@ -17,12 +17,12 @@ from spacy_latent.visualize.picture import Figure, Picture
 if TYPE_CHECKING:
     from spacy_latent.evaluation.explanation import Explanation
 
-TITLE = "Words that the predictions rest on"
-NONE_KEPT = "enough together: the mask keeps none, these are the first by leave-one-out"
+TITLE = "Words that explain the predictions"
+NONE_KEPT = "enough together: the mask keeps none, so words were added by leave-one-out"
 SHOWN_WORDS = 12
 ENOUGH, ALONE, NOT_NEEDED = (
     "enough together",
-    "leave-one-out: words that matter alone",
+    "leave-one-out: words that change the prediction alone",
     "no word is needed",
 )
 
@@ -40,10 +40,10 @@ def render_explanations(explanations: Sequence[Explanation]) -> str:
         options = options.of(settings_of(explanations[0].doc))
     seen = (
         f"Each text is shown twice. Under “{ENOUGH}”, the marked words are enough for the "
-        "prediction: hide all others, and it stays. The number is the share of draws in which the "
-        "learned mask keeps the word; a word without a number was added in the order of the "
-        f"drawing below. Under “{ALONE}”, hide one marked word, and the probability of the "
-        "prediction falls by its number."
+        "prediction: it does not change if all other words are hidden. The number is the share "
+        "of draws in which the learned mask keeps the word; a word without a number was added "
+        f"in the order of the drawing below. Under “{ALONE}”, the number of a word is the fall "
+        "of the probability if this word alone is hidden."
     )
     if any(explanation.from_falls for explanation in explanations):
         seen += f" Numbers under “{NONE_KEPT}” are such falls, too."

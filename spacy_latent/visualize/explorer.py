@@ -312,13 +312,13 @@ class Explorer:
         """
         self._check(texts, asked or {})
         if not self._turn.acquire(timeout=self.limits.seconds):
-            raise Busy("The pipeline is busy with another text. Ask again.")
+            raise Busy("The pipeline is busy with another text. Try again.")
         try:
             doc = make_pair_doc(self.nlp, *texts) if self.pairs else self.nlp.make_doc(texts[0])
             if len(doc) > self.limits.tokens:
                 raise TooMuch(
-                    f"The text has {number_of(len(doc), 'token')}, and {self.limits.tokens} are "
-                    "read at most. Give a shorter one."
+                    f"The text has {number_of(len(doc), 'token')}; expected at most "
+                    f"{self.limits.tokens}. Give a shorter text."
                 )
             with self._on_device(), counterfactual(self.nlp, asked or {}):
                 stream = inspect_pipe(
@@ -331,7 +331,10 @@ class Explorer:
         finally:
             self._turn.release()
         if not found:
-            raise LatentError("The pipeline's error handler dropped the text. Give another one.")
+            raise LatentError(
+                "An error handler of the pipeline dropped the text, so it has no result. Give "
+                "another text."
+            )
         return Prediction(found[0], self)
 
     @contextmanager
@@ -362,11 +365,12 @@ class Explorer:
         size = sum(map(len, texts))
         if size > self.limits.characters:
             raise TooMuch(
-                f"The text has {number_of(size, 'character')}, and {self.limits.characters} are "
-                "read at most. Give a shorter one."
+                f"The text has {number_of(size, 'character')}; expected at most "
+                f"{self.limits.characters}. Give a shorter text."
             )
         edits = sum(len(one.forbidden) + len(one.forced) for one in asked.values())
         if edits > self.limits.edits:
             raise TooMuch(
-                f"{edits} parts are edited, and {self.limits.edits} may be at once. Take some back."
+                f"{edits} parts are edited; expected at most {self.limits.edits}. Take some "
+                "edits back."
             )

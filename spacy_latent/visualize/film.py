@@ -23,8 +23,8 @@ SECONDS = 0.9
 # The last drawing is shown this many times as long as the others.
 LAST_STANDS = 3
 SEEN = (
-    "How the structures of each text changed in training: as an animation, and below it the "
-    "drawings one by one, in the order of time."
+    "Structures of each text in the course of training: an animation, and below it the single "
+    "drawings in the order of time."
 )
 CAPTION = 40
 SIZE = re.compile(r'\s(width|height)="([\d.]+)"')

@@ -23,11 +23,11 @@ MOST_RELATIONS = 60
 # Measures of agreement with references in words.
 MEASURES = {
     "directed": "same head",
-    "whole trees": "texts with every head the same",
-    "undirected": "same arc, whichever way it points",
-    "yields": "sets of words under each head, F1",
-    "one arc": "of these, those that one arc joins to the rest",
-    "brackets": "brackets of the reference's subtrees that are found",
+    "whole trees": "texts with all heads equal to the reference",
+    "undirected": "same arc in either direction",
+    "yields": "F1 of the sets of words under each head",
+    "one arc": "share of the reference's sets that one arc separates from all other words",
+    "brackets": "brackets of the reference's subtrees that are in the tree",
     "links": "F1 of the sure links",
     "parts": "F1 of the annotated parts",
 }
@@ -106,12 +106,12 @@ def _use(part: LayerFigures) -> Markup | None:
         ]
         tables.append(tag("div", table(["", (measure, "number"), ""], rows), tag("p", _drop(row))))
     return join(
-        tag("h3", "Is the composer used to them?"),
+        tag("h3", "Do predictions depend on them?"),
         tag(
             "p",
-            f"Random {part.plural} at prediction only, in a model that was trained with its "
-            "own. A drop shows that the composer is used to these (co-adaptation), not that they "
-            "help.",
+            f"Random {part.plural} replace the learned ones at prediction only. A drop shows "
+            f"that the composer is adapted to its own {part.plural} (co-adaptation), not that "
+            "they help.",
             class_="soft",
         ),
         tag("div", tables, class_="columns wide"),
@@ -121,8 +121,8 @@ def _use(part: LayerFigures) -> Markup | None:
 def _drop(row: RandomStructures) -> str:
     interval = f"95 % interval {points(row.low)} to {points(row.high)}"
     if row.low <= 0 <= row.high:
-        said = f"measured {points(row.drop)} points, {interval}, which holds 0"
-        return f"The drop cannot be told apart from none: {said}."
+        said = f"{points(row.drop)} points, {interval}"
+        return f"No certain drop, since the interval includes 0: {said}."
     return f"Drop: {points(row.drop)} points ({interval})"
 
 
@@ -133,9 +133,13 @@ def _controls(part: LayerFigures) -> Markup | None:
         for name, value in sorted(part.controls.items(), key=lambda entry: -entry[1])
     ]
     if tokens:
-        rows.append(bar_row("what other texts of the same length get", share, other=True))
+        rows.append(
+            bar_row("most frequent part in other texts of the same length", share, other=True)
+        )
     if part.flat_share is not None and math.isfinite(part.flat_share):
-        rows.append(bar_row("tokens that are roots or hang on one", part.flat_share, other=True))
+        rows.append(
+            bar_row("tokens that are roots or have a root as head", part.flat_share, other=True)
+        )
     rows += [
         bar_row(f"tag {label}", value, other=True)
         for label, value in (part.tag_shares or {}).items()
@@ -143,8 +147,8 @@ def _controls(part: LayerFigures) -> Markup | None:
     if not rows:
         return None
     return join(
-        tag("h3", "How much of them is a simple pattern?"),
-        tag("p", "Share of parts in common with what needs no learning.", class_="soft"),
+        tag("h3", "How much of them follows a simple pattern?"),
+        tag("p", "Share of parts in common with structures that need no learning.", class_="soft"),
         tag("div", table(["", ("share", "number"), ""], rows), class_="wide"),
     )
 
@@ -169,9 +173,7 @@ def _statistics(part: LayerFigures) -> Markup | None:
     if not rows:
         return None
     header = ["", ("median", "number"), ("middle half", "number"), ("mean", "number"), "all"]
-    return join(
-        tag("h3", "What they look like"), tag("div", table(header, rows), class_="wide looks")
-    )
+    return join(tag("h3", "Statistics"), tag("div", table(header, rows), class_="wide looks"))
 
 
 def _histogram(row: Statistic, is_share: bool) -> Markup:
@@ -206,7 +208,7 @@ def _reference(part: LayerFigures) -> Markup | None:
         tag(
             "p",
             f"{number_of(reference.tokens, 'token', ',')} in "
-            f"{number_of(reference.docs, 'doc', ',')}. Controls look at no model.",
+            f"{number_of(reference.docs, 'doc', ',')}. Controls need no model.",
             class_="soft",
         ),
         tag("div", tables, class_="columns wide"),

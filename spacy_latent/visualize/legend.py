@@ -36,8 +36,8 @@ SIGNS: Mapping[str, tuple[str, str]] = {
     "mark": ("mark", "chosen words; the stronger the colour, the more probable"),
     "other mark": ("line dashed", "words that were not chosen, but are probable"),
     "explaining mark": ("mark", "marked words; the stronger the colour, the greater the number"),
-    "kept mark": ("line dashed", "words that some draws keep, and that are not needed"),
-    "shared mark": ("line dashed", "words that the first drawing has, too"),
+    "kept mark": ("line dashed", "words that some draws of the mask keep, but that are not needed"),
+    "shared mark": ("line dashed", "words that are chosen in the first drawing, too"),
     "other tag": ("tag", "a tag other than that of the best sequence"),
     "number": ("'0.62'", "probability; lines of more probable parts are wider and stronger"),
     "faint": ("line dashed", "probable, but not in the best structure"),
@@ -45,7 +45,10 @@ SIGNS: Mapping[str, tuple[str, str]] = {
     "differs": ("line dashed contrast", "not in the first drawing"),
     "below": ("", "above the words: the latent tree; below them: the gold tree"),
     "unlike gold": ("line dashed contrast", "only one of the two trees has it"),
-    "rows": ("", "lines that end at the side of a row go on in the next row, at the same height"),
+    "rows": (
+        "",
+        "lines that end at the side of a row continue in the next row, at the same height",
+    ),
     "counters": ("", "curves: the counters of the scorer, after each word"),
 }
 

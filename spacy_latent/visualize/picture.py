@@ -314,9 +314,9 @@ def weight_text(weight: float) -> str:
 
 # Meaning of the weights of alternatives, which depends on the estimator.
 WEIGHTS = (
-    "Several structures of one text are alternatives. The weight of a structure is its probability "
-    "among all possible ones. For samples, and for an estimator that mixes a few structures, such "
-    "as SparseMAP, it is the share in the mixture."
+    "Several structures of one text are alternatives. The weight of a structure is its "
+    "probability among all possible structures. For samples, and for estimators that mix a few "
+    "structures, such as SparseMAP, it is the share in the mixture."
 )
 
 

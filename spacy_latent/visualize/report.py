@@ -98,7 +98,7 @@ def _head(assessment: Assessment, model: str, corpus: str) -> Markup:
 
 def _remarks(notes: Sequence[str]) -> Markup:
     listed = tag("ul", [tag("li", each, class_="note") for each in notes])
-    return tag("section", tag("strong", "First of all"), listed, class_="verdict note", id="first")
+    return tag("section", tag("strong", "Read first"), listed, class_="verdict note", id="first")
 
 
 def _subject(figures: Figures) -> str:
@@ -118,13 +118,13 @@ def _seen(figures: Figures) -> str:
     if not figures.components:
         subjects = dict.fromkeys(SUBJECTS.get(noun, PARSES)[1] for noun in _nouns(figures))
         if not subjects:
-            return "The scores of this pipeline, beside the scores of others."
+            return "The scores of this pipeline, compared with the scores of others."
         each = " and ".join(subjects)
-        return f"How far the confidence of each {each} that the pipeline finds can be trusted."
+        return f"The reliability of the confidence of each {each} that the pipeline finds."
     plurals = " and ".join(dict.fromkeys(part.plural for part in figures.components.values()))
     return (
-        f"The pipeline puts {plurals} over its texts. This page says whether they help it, what "
-        "they look like beside patterns that need no learning, and shows them text by text."
+        f"The pipeline predicts with latent {plurals}. This page shows whether they help, "
+        "compares them with patterns that need no learning, and draws them text by text."
     )
 
 
@@ -148,7 +148,7 @@ def _answer(assessment: Assessment) -> Markup:
         for control, theirs in row.controls.items():
             what = part.trained.controls[control].what
             rows.append(_answer_row(f"{control}: {what}", theirs))
-        header = ["", (measure, "number"), "with 95 % interval", "this model is ahead by"]
+        header = ["", (measure, "number"), "with 95 % interval", "this model minus the other"]
         lines.append(tag("div", table(header, rows), class_="wide"))
     if not lines:
         lines.append(tag("p", *_untested(part.plural, part.kind)))
@@ -186,16 +186,16 @@ def _answer_row(label: str, row: TrainedScore | ControlScore) -> Markup:
 def _untested(structures: str, kind: str) -> list[Any]:
     if not find_kind(kind).trees:
         return [
-            "Only a pipeline for the same task that was trained without them, such as one that "
-            "reads all words, shows whether they help. Give its directory with ",
+            "A comparison with a pipeline for the same task that was trained without them, such "
+            "as one that reads all words, shows whether they help. Give its directory with ",
             tag("code", "--control DIRECTORY"),
             ".",
         ]
     return [
-        f"Only the same model, trained with {structures} that are not learned, shows whether they "
-        "help. ",
+        f"A comparison with the same model, trained with {structures} that are not learned, "
+        "shows whether they help. ",
         tag("code", "spacy latent control CONFIG --trees random --output DIRECTORY"),
-        " trains one; then give this report ",
+        " trains such a control. Then give this report ",
         tag("code", "--control DIRECTORY"),
         ".",
     ]
@@ -242,12 +242,17 @@ def _confidence(name: str, found: EntityFigures) -> Markup:
     header = [*numbers[:3], "with 95 % interval", numbers[3]]
     diagram = tag(
         "figure",
-        tag("figcaption", "The share that is right, by how probable they are said to be"),
+        tag("figcaption", f"Share of correct {several} in each range of predicted probabilities"),
         reliability_diagram(found.bins),
-        tag("p", f"Bars should end at the points. Below them, how many {several}.", class_="soft"),
+        tag(
+            "p",
+            "If the probabilities are right, bars end at the points. The numbers below are "
+            f"those of {several}.",
+            class_="soft",
+        ),
         style="margin:0",
     )
-    dropped = tag("p", f"What is left when {several} less sure than this are dropped:")
+    dropped = tag("p", f"Remaining {several} if all below a confidence are dropped:")
     return tag(
         "section",
         heading,
@@ -255,9 +260,9 @@ def _confidence(name: str, found: EntityFigures) -> Markup:
             "p",
             f"{number_of(found.found, found.noun, ',')} found, {found.gold:,} in the references. ",
             tag("b", f"Expected calibration error: {_exact(found.error)}. "),
-            f"If all probabilities of so many {several} were right, chance alone would make it "
-            f"{_exact(found.chance)} on average, and less than {_exact(found.chance_high)} 19 "
-            "times of 20. ",
+            f"If all probabilities of so many {several} were right, it would be "
+            f"{_exact(found.chance)} on average by chance alone, and below "
+            f"{_exact(found.chance_high)} in 19 of 20 cases. ",
             _judged(found),
         ),
         tag("div", diagram, tag("div", dropped, table(header, rows)), class_="columns wide"),
@@ -267,10 +272,10 @@ def _confidence(name: str, found: EntityFigures) -> Markup:
 
 def _judged(found: EntityFigures) -> list[Any]:
     if found.error <= found.chance_high:
-        return ["Nothing in these texts speaks against the probabilities."]
+        return ["These texts show no error of the probabilities."]
     if found.error <= SMALL_ERROR:
-        return ["The probabilities are a little off."]
-    said = "Do not rely on the probabilities as they are: "
+        return ["The probabilities have a small error."]
+    said = "Calibrate the probabilities before you use them: "
     return [said, tag("code", "spacy latent calibrate"), " fits them to held-out text."]
 
 
@@ -323,22 +328,23 @@ def _lines(rows: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
 
 
 ABOUT = (
-    "“Random structures” are the best ones under random scores. Random items and tags are those of "
-    "the pipeline, moved to random places. They replace its own at prediction only; the rest of "
-    "the pipeline stays. Intervals come from 1,000 resamples of the docs. If nearly all docs are "
-    "alike, they have at least the width of the rule of three: what none of n docs shows may hold "
-    "for up to 3 / n of all. The entropy belongs to the distribution of structures by the scores."
+    "“Random structures” are the best ones under random scores. Random items and tags are those "
+    "of the pipeline, moved to random places. They replace its own structures at prediction "
+    "only; the rest of the pipeline is not changed. Intervals come from 1,000 resamples of the "
+    "docs. If nearly all docs give the same result, intervals have at least the width of the "
+    "rule of three: a result that occurs in none of n docs may occur in up to 3 / n of all. The "
+    "entropy is that of the distribution p(z) of structures."
 )
 ABOUT_TREES = (
-    "Random trees beside an agreement come from the set that the pipeline chooses from, all "
-    "equally likely. The controls attach tokens: “left-branching”, each to the next one; "
-    "“right-branching”, each to the one before; “flat”, all to the first; “balanced”, the middles "
-    "of both halves to the middle token; “nearest”, each to the nearest earlier token whose word "
-    "mostly is a head."
+    "Random trees for comparison are drawn uniformly from the set of the pipeline's structure. "
+    "The head of each token in a control is: “left-branching”, the next token; "
+    "“right-branching”, the token before; “flat”, the first token; “balanced”, the middle token "
+    "for the middles of both halves; “nearest”, the nearest earlier token whose word mostly is "
+    "a head."
 )
 ABOUT_ALIGNMENTS = (
-    "The controls link words: “same word”, every two copies of a word; “nearest same word”, each "
-    "copy at most once; “diagonal”, words at the same relative position in their texts."
+    "The controls align words: “same word”, every two equal words; “nearest same word”, equal "
+    "words, each at most once; “diagonal”, words at the same relative position in their texts."
 )
 
 
@@ -351,7 +357,9 @@ def _foot(kinds: set[str]) -> Markup:
         "section",
         tag("h2", "About"),
         [tag("p", text) for text in paragraphs],
-        tag("p", "Docs are sorted and drawn in this page; nothing leaves it.") if kinds else None,
+        tag("p", "Docs are sorted and drawn by this page itself; it sends no data.")
+        if kinds
+        else None,
         tag("p", f"spacy-latent {__version__}", class_="soft"),
         id="about",
     )

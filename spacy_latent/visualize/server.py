@@ -126,7 +126,7 @@ class _Endpoints:
         asked = await _body(request)
         explorer, texts, interventions = _understood(asked, self.explorers)
         if self.waiting >= WAITING:
-            raise _Refused(503, "Too many requests", "Wait until earlier ones are answered.")
+            raise _Refused(503, "Too many requests", "Wait until earlier requests are answered.")
         self.waiting += 1
 
         def work() -> dict[str, object]:
@@ -139,7 +139,7 @@ class _Endpoints:
             made = await asyncio.wait_for(asyncio.shield(found), explorer.limits.seconds)
         except asyncio.TimeoutError:
             raise _Refused(
-                503, "This takes too long", "Give a shorter text, or fewer edits."
+                503, "The request took too long", "Give a shorter text, or fewer edits."
             ) from None
         return JSONResponse({**made, "model": explorer.name})
 
@@ -238,7 +238,7 @@ def _understood(
 ) -> tuple[Explorer, list[str], dict[str, Intervention]]:
     def check(right: bool, name: str, expected: str) -> None:
         if not right:
-            raise _Refused(400, f"{name!r} is not as expected", f"Expected {expected}.")
+            raise _Refused(400, f"{name!r} is invalid", f"Expected {expected}.")
 
     check(isinstance(asked, dict), "The request", "a JSON object")
     unknown = sorted(set(asked) - {"model", "texts", "edits", "temperature"})

@@ -24,7 +24,7 @@ def figures(right: int, wrong: int, gold: int, f1: float = 0.5, left_out: int = 
         (0, 0, "crf_ner finds no entity, and the references have 20: precision, recall and F1"),
         (0, 7, "None of the 7 that crf_ner finds is right, and the references have 20 entities"),
         (0, 1, "The one that crf_ner finds is wrong, and the references have 20 entities"),
-        (3, 4, "finds entities that are right, and none of them is in doc.ents"),
+        (3, 4, "finds correct entities, and none of them is in doc.ents"),
     ],
 )
 def test_why_no_entity_is_right(right: int, wrong: int, said: str) -> None:

@@ -123,8 +123,8 @@ def test_what_random_trees_cost_is_no_sign_of_a_use() -> None:
     assert not trivial(found) and {verdict.level for verdict in found} == {"note"}
     assert found[1].text == (
         "Random trees in their place, at prediction only, cost 40.0 points of accuracy (95 % "
-        "interval 35.0 to 45.0): the composer is used to its trees (co-adaptation). That is no "
-        "sign that they are right, nor that they help."
+        "interval 35.0 to 45.0): the composer is adapted to its own trees (co-adaptation). This "
+        "shows neither that they are right nor that they help."
     )
     assert headline(found, made) == "Whether the trees help was not tested"
     assert "spacy latent control CONFIG --trees random --output DIRECTORY" in found[0].text
@@ -143,13 +143,13 @@ def test_a_control_without_a_score_is_not_asked_for_again() -> None:
     "row, code, words, said",
     [
         (("random", 0.05, 0.03, 0.07), "helps", "5.0 points more", "Yes"),
-        (("random", 0.005, 0.001, 0.02), "helps-little", "if little", "A little"),
+        (("random", 0.005, 0.001, 0.02), "helps-little", "help a little", "A little"),
         (("random", 0.004, -0.002, 0.009), "no-better-than-trained", "do not help", "No"),
         (("random", 0.005, -0.01, 0.02), "no-better-than-trained", "do not help", "No"),
         (("random", -0.05, -0.08, -0.02), "no-better-than-trained", "5.0 points less", "No"),
         # The interval leaves open that the trees help by 10 points.
-        (("random", -0.05, -0.2, 0.1), "trained-undecided", "500 texts", "That cannot be told"),
-        (("random", 0.05, -0.05, 0.15), "trained-undecided", "500 texts", "That cannot be told"),
+        (("random", -0.05, -0.2, 0.1), "trained-undecided", "500 texts", "Undecided"),
+        (("random", 0.05, -0.05, 0.15), "trained-undecided", "500 texts", "Undecided"),
     ],
 )
 def test_a_trained_control_is_the_answer(
@@ -177,7 +177,7 @@ def test_the_answer_agrees_with_a_headline_that_the_task_ignores_the_trees() -> 
     )
     found = verdicts(made)
     assert {"trained-undecided", "ignored"} <= {verdict.code for verdict in found}
-    assert headline(found, made) == "The task ignores the trees"
+    assert headline(found, made) == "Predictions ignore the trees"
     assert answer(found).startswith("No sign of it")
 
 
@@ -207,13 +207,13 @@ def told(found: LayerFigures, code: str) -> str:
 @pytest.mark.parametrize("docs", [15, 5000])
 def test_where_both_are_right_everywhere_nothing_can_be_told(docs: int) -> None:
     made = beside(1.0, 1.0, -3 / docs, 3 / docs, docs, differ=0)
-    assert f"cannot be told: both are right in all {docs} texts" in told(made, "trained-undecided")
-    assert answer(verdicts(made)) == "That cannot be told" and not trivial(verdicts(made))
-    assert headline_of(made) == "Whether the trees help cannot be told"
+    assert f"both are right in all {docs} texts" in told(made, "trained-undecided")
+    assert answer(verdicts(made)) == "Undecided" and not trivial(verdicts(made))
+    assert headline_of(made) == "Undecided whether the trees help"
     room = {"before": 1.0, "after": 1.0, "docs": docs, "differ": 0}
     made = figures(**drop(0.0, -3 / docs, 3 / docs, **room))
     said = told(made, "dependence-undecided")
-    assert "looks at the trees cannot be told: both are right in all" in said
+    assert "depend on the trees: both are right in all" in said
     assert not trivial(verdicts(made)) and "ignored" not in codes(made)
 
 
@@ -221,7 +221,7 @@ def test_no_width_is_not_read_as_certainty() -> None:
     """An interval of width 0 from 15 texts with the same answers is undecided."""
     made = beside(0.8, 0.8, 0.0, 0.0, 15, differ=0)
     said = told(made, "trained-undecided")
-    assert "both are the same in 15 texts, which are too few" in said
+    assert "both are equal in 15 texts, which are too few" in said
     assert "up to 20 % of all texts and in none of these" in said
     made = figures(**drop(0.0, 0.0, 0.0, docs=15, differ=0, before=0.8, after=0.8))
     assert "too few" in told(made, "dependence-undecided") and not trivial(verdicts(made))
@@ -248,7 +248,7 @@ def test_few_texts_tell_large_differences_alone(
     made = beside(0.8, 0.8 - middle, low, high, docs)
     assert code in codes(made)
     if code == "trained-undecided":
-        assert f"{docs} texts are too few. Take 50 or more" in told(made, code)
+        assert f"{docs} texts are too few. Give 50 or more" in told(made, code)
     change = drop(middle, low, high, docs=docs, before=0.8, after=0.8 - middle)
     undecided = "dependence-undecided" in codes(figures(**change))
     assert undecided == (docs < 10 or (docs < 50 and low <= 0))
@@ -272,16 +272,16 @@ def test_of_one_text_nothing_is_said_but_that_it_is_too_few(changes: dict[str, A
         row.controls = {name: replace(c, docs=1) for name, c in row.controls.items()}
     found = verdicts(made)
     assert found[0].text == (
-        "There is only 1 text to judge from: that is too few. Take 50 or more, better hundreds."
+        "There is only 1 text to evaluate on: that is too few. Give 50 or more, better hundreds."
     )
     assert {verdict.level for verdict in found} == {"note"} and not trivial(found)
-    assert headline(found, made) == "Too few texts to tell anything from"
-    assert answer(found) in ("Not tested", "That cannot be told")
+    assert headline(found, made) == "Too few texts for any conclusion"
+    assert answer(found) in ("Not tested", "Undecided")
 
 
 def test_few_of_many_texts_may_have_references() -> None:
     made = figures(docs=500, **drop(0.4, 0.35, 0.45, docs=12))
-    assert told(made, "few").startswith("Only 12 of 500 texts have references to judge by: what is")
+    assert told(made, "few").startswith("Only 12 of 500 texts have references to evaluate on: they")
     assert "few" not in codes(figures(docs=50))
     # One long text has enough structures to describe them.
     made = figures(docs=1, flat_share=0.99, random={})
@@ -293,13 +293,13 @@ def test_whether_the_task_is_learned_cannot_be_told_from_few_texts_or_one_label(
     low = {"before": 0.7, "before_low": 0.5, "chance": chance}
     assert "chance" in codes(figures(**drop(0.4, 0.3, 0.5, docs=500, **low)))
     said = told(figures(**drop(0.4, 0.3, 0.5, docs=15, **low)), "chance-undecided")
-    assert "in 15 texts, not surely better than always answering “yes” (60 %)" in said
+    assert "in 15 texts, not reliably better than always answering “yes” (60 %)" in said
     # A score much below the share of the most frequent label decides, even with few texts.
     bad = {"before": 0.1, "before_low": 0.0, "chance": chance}
     assert "chance" in codes(figures(**drop(0.4, 0.3, 0.5, docs=15, **bad)))
     one = {"before": 1.0, "before_low": 0.994, "chance": Chance("yes", 1.0)}
     made = figures(**drop(0.4, 0.3, 0.5, docs=500, **one))
-    assert "all texts that are judged have the label “yes”" in told(made, "chance-undecided")
+    assert "all evaluated texts have the label “yes”" in told(made, "chance-undecided")
     assert not trivial(verdicts(made))
 
 
@@ -309,7 +309,7 @@ def test_whether_the_task_is_learned_is_said_of_the_pipeline_as_it_predicts() ->
     low = {"before": 0.52, "before_low": 0.45, "chance": chance}
     made = figures(**drop(0.1, 0.05, 0.15, **low, mixture=0.575, mixture_low=0.505))
     assert "chance" not in codes(made) and headline_of(made) != "The task is not learned"
-    assert "57 % accuracy with it, 52 % with the single best one" in told(made, "mixture")
+    assert "accuracy is 57 % with it, and 52 % with only the best one" in told(made, "mixture")
     made = figures(**drop(0.1, 0.05, 0.15, **low, mixture=0.54, mixture_low=0.48))
     assert "its accuracy of 54 % is no better" in told(made, "chance")
     # The verdict also ignores a good score with the single best structures.
@@ -330,7 +330,7 @@ def test_random_trees_that_do_better_do_not_cost_less_than_nothing(
     row: tuple[float, float, float], code: str, words: str
 ) -> None:
     said = told(figures(**drop(*row)), code)
-    assert said.startswith("Random trees in their place, at prediction only, do better, by ")
+    assert said.startswith("Random trees in their place, at prediction only, score higher, by ")
     assert words in said and "cost" not in said
     # If the model predicts with mixtures, random trees are compared with the single best trees.
     said = told(figures(**drop(*row, mixture=0.9, mixture_low=0.88)), code)
@@ -368,8 +368,8 @@ def test_seeds_differ_by_more_than_the_difference() -> None:
     assert verdicts(made)[0].code == "not-trivial"
     assert "two standard deviations between trainings are 2.0" in verdicts(made)[1].text
     made = figures(**trained(row, spread=0.06))
-    assert headline_of(made) == "Whether the trees help cannot be told"
-    assert "within what trainings differ by" in verdicts(made)[1].text
+    assert headline_of(made) == "Undecided whether the trees help"
+    assert "trainings with different seeds differ by as much" in verdicts(made)[1].text
 
 
 def test_a_control_that_was_trained_otherwise_proves_nothing() -> None:
@@ -408,15 +408,15 @@ def test_of_several_tasks_the_first_is_what_the_model_is_for() -> None:
         (
             reference(0.098, nearest=0.708, flat=0.1, random=0.07),
             "no-better-than-controls",
-            "Worse than a control that looks at no model: 10 % agreement with the reference; the "
+            "Worse than a control without a model: 10 % agreement with the reference; the "
             "nearest control has 71 %, random trees of the same set have 7 %",
-            "No better than a control: the trees are not those of the reference",
+            "No better than a control: the trees differ from the reference",
         ),
         (
             reference(0.71, nearest=0.708, random=0.07),
             "no-better-than-controls",
             "No better than a control",
-            "No better than a control: the trees are not those of the reference",
+            "No better than a control: the trees differ from the reference",
         ),
         (
             {**reference(0.48, nearest=0.3, random=0.475), "constraint": "direction = 'earlier'"},
@@ -454,22 +454,34 @@ def test_trees_that_are_right() -> None:
     made = figures(**right, **trained(("random", 0.0, -0.01, 0.01)))
     assert headline_of(made) == "No better than a control: the trees do not help"
     made = figures(**right, **trained(("random", 0.05, -0.05, 0.15)))
-    assert headline_of(made) == "The trees are mostly right; whether they help cannot be told"
+    assert headline_of(made) == "The trees are mostly right; whether they help is undecided"
 
 
 @pytest.mark.parametrize(
     "changes, code, words",
     [
-        ({"flat_share": 0.94}, "flat", "94 % of the tokens are roots or hang on one"),
-        ({"controls": {"left-branching": 0.93}}, "like-left-branching", "on the token after"),
+        ({"flat_share": 0.94}, "flat", "94 % of the tokens are roots or have a root as head"),
+        (
+            {"controls": {"left-branching": 0.93}},
+            "like-left-branching",
+            "of the tokens is the next token",
+        ),
         ({"controls": {"right-branching": 0.97}}, "like-right-branching", "97 % of the tokens"),
-        ({"controls": {"flat": 0.97}}, "like-flat", "hang on the first one"),
-        ({"controls": {"balanced": 0.91}}, "like-balanced", "looks at no word"),
-        ({"controls": {"nearest": 0.99}}, "like-nearest", "like the nearest-head control"),
-        ({"by_length": (0.97, 500)}, "by-length", "do not look at the words: 97 %"),
+        ({"controls": {"flat": 0.97}}, "like-flat", "of the tokens is the first token"),
+        ({"controls": {"balanced": 0.91}}, "like-balanced", "does not depend on words"),
+        (
+            {"controls": {"nearest": 0.99}},
+            "like-nearest",
+            "nearly those of the nearest-head control",
+        ),
+        ({"by_length": (0.97, 500)}, "by-length", "do not depend on the words: 97 %"),
         (mean("relative entropy", 0.95), "undecided-scores", "hardly prefer any"),
         (drop(0.003, -0.002, 0.008), "ignored", "only 0.3 points of accuracy (95 % interval −0.2"),
-        (drop(0.004, -0.01, 0.018), "no-sign-of-use", "no sign that the task looks at the trees"),
+        (
+            drop(0.004, -0.01, 0.018),
+            "no-sign-of-use",
+            "no sign that predictions depend on the trees",
+        ),
         (
             drop(0.4, 0.3, 0.5, before_low=0.5, chance=Chance("yes", 0.52)),
             "chance",
@@ -542,7 +554,7 @@ def test_what_was_not_tested_is_not_claimed() -> None:
     (only,) = verdicts(figures(random={}))
     assert only.level == "note" and "was not tested" in only.text
     found = verdicts(figures(**drop(0.05, -0.02, 0.12)))
-    assert found[1].code == "dependence-undecided" and "cannot be told" in found[1].text
+    assert found[1].code == "dependence-undecided" and "It is undecided" in found[1].text
     found = verdicts(figures(**drop(0.006, 0.001, 0.011)))
     assert [verdict.code for verdict in found] == ["untested", "hardly-co-adapted"]
     # No command makes a control for this structure, so none is named.
@@ -552,12 +564,12 @@ def test_what_was_not_tested_is_not_claimed() -> None:
 
 def test_the_headline_is_of_what_weighs_most() -> None:
     ignored = drop(0.003, -0.002, 0.008)
-    assert headline_of(figures(**ignored)) == "The task ignores the trees"
+    assert headline_of(figures(**ignored)) == "Predictions ignore the trees"
     flat = {"flat_share": 0.94}
     assert headline_of(figures(**flat)) == "The structure looks trivial"
-    assert headline_of(figures(**flat, **ignored)) == "The task ignores the trees"
+    assert headline_of(figures(**flat, **ignored)) == "Predictions ignore the trees"
     wrong = reference(0.1, nearest=0.7)
-    assert "are not those of the reference" in headline_of(figures(**flat, **ignored, **wrong))
+    assert "differ from the reference" in headline_of(figures(**flat, **ignored, **wrong))
     useless = trained(("flat", 0.0, -0.01, 0.01))
     assert "do not help" in headline_of(figures(**flat, **ignored, **wrong, **useless))
 
@@ -568,7 +580,7 @@ def test_seeds_and_mixtures() -> None:
     assert "seeds-agree" in codes(figures(others=replace(others, mean=0.8)))
     found = figures(others=replace(others, mean=0.25))
     assert verdicts(found)[0].code == "seeds-random" and trivial(verdicts(found))
-    assert headline_of(found) == "Other seeds give other trees, as if they were random"
+    assert headline_of(found) == "Other seeds learn other trees, as if they were random"
     # Models with other settings may differ, which is no warning.
     assert "seeds-differ" in codes(figures(others=replace(others, mean=0.25, alike=False)))
     assert "mixture" in codes(figures(**drop(0.4, 0.35, 0.45, mixture=0.97)))

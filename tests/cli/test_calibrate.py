@@ -80,7 +80,7 @@ def test_a_threshold_that_was_set_for_other_confidences_is_told(made: Any, tmp_p
     model, dev, _ = made
     nlp = spacy.load(model, config={"components.crf_ner.min_confidence": 0.25})
     nlp.to_disk(tmp_path / "model")
-    told = "min_confidence of crf_ner was set before, to 0.25"
+    told = "min_confidence of crf_ner is 0.25, which was set"
     arguments = ("calibrate", tmp_path / "model", dev, tmp_path / "out", "--force")
     assert told in " ".join(run(*arguments).split())
     anew = run(*arguments, "--precision", 0.4, "--point-estimate")
@@ -125,7 +125,7 @@ def test_a_threshold_that_keeps_few_is_refused(few: Any) -> None:
     assert "would keep 5 of 35 entities of the calibration texts (precision 100.0 %" in said
     assert "95 % interval 56.6 % to 100.0 %" in said and "--few" in said
     # The next threshold keeps all 35 entities, of which 5 + 15 are right.
-    assert "keeps more is 0.571, of 35" in said
+    assert "keeps more is 0.571, for 35" in said
     assert not output.exists()
     # The table shows the precisions that the texts support.
     assert "confidence entities precision" in said
@@ -264,7 +264,7 @@ def test_a_pipeline_that_is_there_is_not_overwritten(made: Any, tmp_path: Path) 
         shown = " ".join(run("calibrate", tmp_path / "none", dev, taken, *force, code=1).split())
         assert "is a file" in shown and "OUTPUT is the directory" in shown
     shown = " ".join(run("calibrate", model, dev, tmp_path, "--force", code=1).split())
-    assert "holds files and no pipeline: file, out" in shown
+    assert "holds files that are no pipeline: file, out" in shown
     assert taken.read_text(encoding="utf8") == "mine"
 
 
@@ -326,7 +326,7 @@ def test_missing_annotation_is_told_with_what_comes_of_it(
         assert said in " ".join(capsys.readouterr().out.split())
     print_left_out("the further texts", replace(found, unannotated=40))
     shown = " ".join(capsys.readouterr().out.split())
-    assert "The further texts: 40 of 100 entities" in shown and "come out too high" in shown
+    assert "The further texts: 40 of 100 entities" in shown and "are too high" in shown
 
 
 def test_further_texts_of_which_little_is_kept_are_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -393,7 +393,7 @@ def test_confidences_that_became_flat_are_told(
     said = " ".join(capsys.readouterr().out.split())
     assert f"slope {slope} and shift +1.73" in said
     assert ("may add up to more than 1" in said) == warned
-    assert ("become 2.1 times" in said) == warned
+    assert ("becomes 2.1" in said) == warned
     # This message does not depend on the slope.
     assert "less probable than an alternative that has it" in said
     # The first message is true: the confidences of three equally probable labels exceed 1.
@@ -414,10 +414,7 @@ def test_the_report_draws_it(made: Any, tmp_path: Path) -> None:
     shown = run("report", model, dev, tmp_path / "report.html")
     assert "expected calibration error" in shown
     page = (tmp_path / "report.html").read_text(encoding="utf8")
-    assert (
-        page.count("reliability diagram: 48 said") == 1
-        and "Do not rely on the probabilities" in page
-    )
+    assert page.count("reliability diagram: 48 said") == 1 and "Calibrate the probabilities" in page
     assert "<script" not in page and 'href="#confidence-crf_ner"' in page
     figures = json_of("report", model, dev, tmp_path / "report.html", "--json")
     found = figures["entities"]["crf_ner"]
@@ -452,8 +449,8 @@ def test_the_report_says_that_nothing_is_found(made: Any, tmp_path: Path) -> Non
     ("options", "said"),
     [
         (("--coverage", 1.5), "--coverage is 1.5"),
-        (("--coverage", 0.999), "takes at least 999 texts"),
-        (("--precision", 0.99, "--point-estimate"), "At no confidence the precision is 0.99"),
+        (("--coverage", 0.999), "needs at least 999 texts"),
+        (("--precision", 0.99, "--point-estimate"), "No threshold has a precision of 0.99"),
         (("--precision", 0.99), "do not support a precision of 0.99 with a confidence of 0.9"),
         (("--precision", 0.5, "--confidence", 1), "--confidence is 1"),
         (

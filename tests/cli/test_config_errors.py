@@ -289,9 +289,9 @@ def test_debug_needs_no_path_of_another_corpus_and_names_the_one_that_is_missing
     code, said = debug(written, "--paths.dev", str(written / "train.spacy"))
     assert code == 1 and "[corpora.train] has no path: 'spacy train' needs --paths.train." in said
     code, said = debug(written, train, "--training.dev_corpus", "corpora.dve")
-    assert code == 1 and "names the corpus 'corpora.dve', and there is no block" in said
+    assert code == 1 and "names the corpus 'corpora.dve', and the config has no block" in said
     code, said = debug(written, train, "--training.train_corpus", "corpora.trains")
-    assert code == 1 and "names the corpus 'corpora.trains', and there is no block" in said
+    assert code == 1 and "names the corpus 'corpora.trains', and the config has no block" in said
 
 
 def test_a_section_that_is_there_twice_is_told(written: Path) -> None:
@@ -325,7 +325,11 @@ def test_debug_reads_what_training_is_judged_by(written: Path) -> None:
     assert code == 1 and f"[corpora.dev] {told}" in said
     (written / "broken.spacy").write_bytes(b"nothing of the kind")
     code, said = debug(written, train, f"--paths.dev={written / 'broken.spacy'}")
-    assert code == 1 and "dev_corpus, cannot be read" in said and "Norms of the gradients" in said
+    assert (
+        code == 1
+        and "evaluates training, cannot be read" in said
+        and "Norms of the gradients" in said
+    )
 
 
 def test_debug_names_a_setting_of_training_that_spacy_would_not_read(written: Path) -> None:
@@ -373,7 +377,7 @@ def test_debug_tells_where_a_default_is_taken_for_a_block_that_is_not_there(writ
     del config["components"]["latent_encoder"]["model"]["estimator"]
     config.to_disk(written / "config.cfg")
     code, said = debug(written, train)
-    assert f"There is no block [{MODEL}.estimator]: its default is taken." in said and code == 0
+    assert f"There is no block [{MODEL}.estimator]: its default is used." in said and code == 0
 
 
 def test_debug_names_labels_that_training_does_not_have(

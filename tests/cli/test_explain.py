@@ -105,8 +105,8 @@ def test_words_that_the_mask_keeps_none_of_are_shown_with_what_the_probability_f
     assert closed.from_falls
     print_explanation(closed)
     shown = " ".join(capsys.readouterr().out.split())
-    assert "so [bad 0.40] it" in shown and "keeps no word in particular" in shown
-    assert "bad has 0.70" in shown and "1 word by" in shown
+    assert "so [bad 0.40] it" in shown and "keeps no single word reliably" in shown
+    assert "probability of bad is 0.70" in shown and "1 word by" in shown
     page = render_explanations([closed])
     assert "0.40" in page and "0.04" not in page and "the mask keeps none" in page
     kept = explanation(["so", "bad", "it"], [0.0, 0.9, 0.0], [0, 1])
@@ -116,9 +116,11 @@ def test_words_that_the_mask_keeps_none_of_are_shown_with_what_the_probability_f
     page = render_explanations([kept])
     assert "the mask keeps none" not in page and "0.00" not in page
     # The legend explains the kinds of numbers that are shown, one or both.
-    assert "draws" not in legend([closed]) and "falls by without" in legend([closed])
-    assert "draws" in legend([kept]) and "falls by without" not in legend([kept])
-    assert "draws" in legend([closed, kept]) and "falls by without" in legend([closed, kept])
+    assert "draws" not in legend([closed]) and "if the word alone is left out" in legend([closed])
+    assert "draws" in legend([kept]) and "if the word alone is left out" not in legend([kept])
+    assert "draws" in legend([closed, kept]) and "if the word alone is left out" in legend(
+        [closed, kept]
+    )
 
 
 def test_the_legend_of_a_page_calls_no_share_or_fall_a_probability() -> None:
@@ -132,14 +134,14 @@ def test_the_legend_of_a_page_calls_no_share_or_fall_a_probability() -> None:
 def test_what_a_mask_has_not_settled_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     print_explanation(explanation(["so", "bad", "it"], [0.0, 0.2, 0.1], [1, 2]))
     shown = " ".join(capsys.readouterr().out.split())
-    assert "[bad 0.20] [it 0.10]" in shown and "the first in 20%" in shown
+    assert "[bad 0.20] [it 0.10]" in shown and "the best word in 20%" in shown
     nothing = explanation(["so", "bad"], [0.0, 0.0], [])
     print_explanation(nothing)
     print_mean([nothing, nothing])
     shown = " ".join(capsys.readouterr().out.split())
     assert "No word is needed" in shown and "--margin" in shown and "words by" not in shown
     assert "--margin" in render_explanations([nothing])
-    assert "In all of them the prediction stands without any word" in shown
+    assert "In all of them the probability falls by at most the margin" in shown
 
 
 def test_of_long_texts_only_what_is_around_the_words_is_printed() -> None:
@@ -156,9 +158,9 @@ def test_several_texts_have_a_mean(saved: Any) -> None:
     shown = " ".join(result.output.split())
     # A text without words does not count for the mean.
     assert result.exit_code == 0 and "2 texts" in shown and " of 6.0 words by" in shown
-    assert "no words in this text" in shown and "stands without" not in shown
+    assert "no words in this text" in shown and "at most the margin" not in shown
     # The columns are explained once for all tables.
-    assert shown.count("compr.: by how much") == 1
+    assert shown.count("compr. (comprehensiveness): fall") == 1
     assert "texts" not in explain(saved, BAD, "--steps", 5).output
 
 

@@ -174,4 +174,4 @@ def test_who_sits_at_a_terminal_is_told_that_texts_are_waited_for(
     monkeypatch.setattr("sys.stdin", given)
     assert list(lines_of_stdin()) == ["one", "two"]
     printed = capsys.readouterr()
-    assert printed.out == "" and ("one a line" in printed.err) == terminal
+    assert printed.out == "" and ("one per line" in printed.err) == terminal

@@ -687,7 +687,7 @@ def test_a_rationale_is_told_that_it_is_one() -> None:
         with pytest.raises(LatentError) as raised:
             with_rationale(config, names, "runs")
         assert str(raised.value).startswith(
-            "textcat is a latent_textcat that chooses words already: leave out --for rationale"
+            "textcat is a latent_textcat that already chooses words. Leave out --for rationale"
         )
     other = filled(with_structure(full("textcat"), [], None, "score-function"))
     with pytest.raises(LatentError, match="textcat"):
@@ -782,7 +782,7 @@ def test_latent_trees_under_a_text_classifier_are_warned_of(
 ) -> None:
     result = init(saved(tmp_path, "textcat"), "-", *options)
     assert result.exit_code == 0, result.output
-    assert ("brought nothing" in result.stderr) == warned
+    assert ("did not help" in result.stderr) == warned
 
 
 def test_the_help_names_all_structures_and_estimators() -> None:
@@ -809,9 +809,14 @@ def test_the_command_says_where_nothing_sets_sentences(tmp_path: Path) -> None:
     base = saved(tmp_path, "textcat")
     arguments = [base, tmp_path / "config.cfg", "-F", "--shared"]
     result = init(*arguments)
-    assert "before latent_encoder sets sentences" in result.output and "128" in result.output
+    assert (
+        "before latent_encoder sets sentence boundaries" in result.output and "128" in result.output
+    )
     piped = init(base, "-", "--shared")
-    assert "sets sentences" in piped.stderr and "sets sentences" not in piped.stdout
+    assert (
+        "sets sentence boundaries" in piped.stderr
+        and "sets sentence boundaries" not in piped.stdout
+    )
     config = full("textcat")
     config["components"]["sentencizer"] = {"factory": "sentencizer"}
     config["nlp"]["pipeline"].insert(0, "sentencizer")
@@ -825,7 +830,7 @@ def test_the_command_says_where_nothing_sets_sentences(tmp_path: Path) -> None:
     # A rationale is chosen from the words of the whole text, so sentences do not matter.
     saved(tmp_path, "textcat")
     result = init(*arguments[:-1], "--rationale")
-    assert result.exit_code == 0 and "sets sentences" not in result.output
+    assert result.exit_code == 0 and "sets sentence boundaries" not in result.output
     assert loaded(load_config(tmp_path / "config.cfg")).pipe_names == ["textcat"]
 
 
@@ -856,6 +861,9 @@ def test_configs_in_another_encoding_and_unknown_options_are_told(
         "control": ["--output", str(tmp_path / "out")],
         "sweep": ["--grid", str(grid), "--study", str(tmp_path / "sweep.log")],
     }
-    for unknown, said in (([], "line 1, is not in UTF-8 (E9)"), (["--no", "1"], "'--no' is no")):
+    for unknown, said in (
+        ([], "line 1, is not in UTF-8 (E9)"),
+        (["--no", "1"], "'--no' is neither"),
+    ):
         done = CliRunner().invoke(app, ["latent", command, str(path), *more[command], *unknown])
         assert done.exit_code == 1 and said in " ".join(done.output.split()), done.output

@@ -277,7 +277,7 @@ def test_code_is_imported_first(models: Any, inputs: Any, tmp_path: Any) -> None
         ("heads", "empty.txt", "a.html", [], "no texts"),
         ("heads", "texts.txt", "a.html", ["--component", "ner"], "no latent component"),
         ("heads", "texts.txt", "a.html", ["--style", "tags"], "style is 'tags'"),
-        ("items", "texts.txt", "a.svg", ["--style", "ent"], "one by one"),
+        ("items", "texts.txt", "a.svg", ["--style", "ent"], "separately"),
     ],
 )
 def test_what_cannot_be_drawn_is_said_and_ends_with_1(

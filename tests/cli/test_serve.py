@@ -102,7 +102,7 @@ def test_pipelines_that_do_not_fit_are_refused(
     pairs.trained(pairs.pipeline(), steps=1).to_disk(tmp_path / "pairs")
     with carried_pipeline() as demo:
         for model, text, beside, told in (
-            (str(tmp_path / "blank"), [], None, "nothing to see"),
+            (str(tmp_path / "blank"), [], None, "cannot be shown"),
             (str(tmp_path / "nowhere"), [], None, "cannot be loaded"),
             (str(demo), [], str(tmp_path / "pairs"), "read pairs"),
             (str(demo), ["a", "b"], None, "2 texts"),

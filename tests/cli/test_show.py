@@ -111,7 +111,7 @@ def test_the_name_of_a_file_is_no_text(saved: Any, tmp_path: Any) -> None:
     path = tmp_path / "texts.txt"
     path.write_text(TEXT, encoding="utf8")
     told = said("show", saved[1], path, code=1)
-    assert "- <" in told and "is a file, and a text was expected" in told
+    assert "- <" in told and "is a file; expected a text" in told
 
 
 def test_alternatives_of_what_has_none_are_refused(tmp_path: Any) -> None:
@@ -120,7 +120,7 @@ def test_alternatives_of_what_has_none_are_refused(tmp_path: Any) -> None:
     initialized(nlp)
     nlp.to_disk(tmp_path)
     told = said("show", tmp_path, TEXT, "-k", 2, code=1)
-    assert "tree_spancat gives no alternatives" in told
+    assert "tree_spancat has no alternative structures" in told
     assert "tree_spancat" in show(tmp_path, TEXT)
 
 

@@ -185,7 +185,7 @@ def test_categories(nlp: Language, row: dict[str, Any], cats: dict[str, float]) 
         ({"spans": [{"start": 0, "end": 4, "label": ""}]}, "has no label"),
         ({"spans": "Anna"}, "'spans' is 'Anna'"),
         ({"entities": {"a": 1}}, "'entities' is"),
-        ({"entities": ["O"]}, "1 tags, and there are 7 tokens"),
+        ({"entities": ["O"]}, "1 tags; expected one for each of the 7 tokens"),
         ({"entities": ["PER"] * 7}, "the tag 'PER'"),
         ({"tokens": [{"id": 0}, "a"]}, "has no 'text'"),
         ({"tokens": [3]}, "'tokens' is"),

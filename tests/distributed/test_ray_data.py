@@ -91,7 +91,7 @@ def test_standard_input_is_for_one_machine(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--engine", "spark"], "The engine is 'spark'"),
+        (["--engine", "spark"], "--engine is 'spark'"),
         (["--engine", "ray", "--gpu-id", "0"], "--gpus"),
         (["--gpus", "0.5"], "--engine ray"),
         (["--max-workers", "2"], "--engine ray"),

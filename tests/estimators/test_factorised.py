@@ -196,7 +196,7 @@ def test_choices_that_depend_on_each_other_are_refused(
 ) -> None:
     with pytest.raises(IncompatiblePair) as caught:
         estimator.check(structure)
-    for part in (estimator.name, structure.name, "do not depend", "SampledStraightThrough"):
+    for part in (estimator.name, structure.name, "independent choices", "SampledStraightThrough"):
         assert part in str(caught.value)
 
 

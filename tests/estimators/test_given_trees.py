@@ -149,7 +149,7 @@ def test_what_cannot_be_is_refused() -> None:
         (SpanningTree(), "left, right, flat, balanced, root"),
         (ConstituencyTree(), "left, right, balanced"),
     ):
-        with pytest.raises(LatentError, match=rf"words.*{others}"):
+        with pytest.raises(LatentError, match=rf"only scores.*{others}"):
             GivenTrees()(structure, scores, lengths, False)
     with pytest.raises(IncompatiblePair, match=r"'root'.*ConstituencyTree"):
         GivenTrees("root")(ConstituencyTree(), scores, lengths, False)

@@ -430,7 +430,7 @@ def test_it_ends_with_the_weights_that_it_is_of(nlp: Language) -> None:
     with pytest.raises(LatentError, match="'NEW'"):
         nlp.update([unknown], sgd=nlp.resume_training())
     assert pipe.calibration is not None
-    with pytest.warns(LatentWarning, match="left out"):
+    with pytest.warns(LatentWarning, match="is removed"):
         nlp.update(examples(nlp), sgd=nlp.resume_training())
     assert pipe.calibration is None
     calibrate(nlp, doubtful(nlp))
@@ -603,10 +603,10 @@ def test_less_sure_entities_are_left_out(nlp: Language) -> None:
 @pytest.mark.parametrize(
     ("right", "wrong", "refused", "advice"),
     [
-        (19, 30, True, "of 20 with a confidence of 0.8 or more"),
+        (19, 30, True, "for 20 with a confidence of at least 0.8"),
         (20, 30, False, ""),
         # The threshold keeps twenty entities, which is less than one in ten.
-        (20, 190, True, "of 21 with a confidence of 0.8 or more"),
+        (20, 190, True, "for 21 with a confidence of at least 0.8"),
         (5, 10, True, "No threshold keeps 20 of them"),
     ],
 )
@@ -646,7 +646,7 @@ def test_a_precision_that_texts_do_not_support_is_refused(nlp: Language) -> None
     for wrong in (0, 1, "much"):
         with pytest.raises(LatentError, match="confidence"):
             set_precision(nlp, found, 0.5, confidence=wrong)  # type: ignore[arg-type]
-    with pytest.raises(LatentError, match="promise"):
+    with pytest.raises(LatentError, match="prove more"):
         set_precision(nlp, found, 1.0)
     surest = replace(found, after=JudgedEntities([0.9] * 30 + [0.5] * 30, correct[:60], ["A"] * 60))
     assert set_precision(nlp, surest, 1.0, confidence=None).precision == 1

@@ -54,7 +54,7 @@ def found(nlp: Language, **training: Any) -> dict[str, Diagnostic]:
 def test_a_frozen_tok2vec_has_to_annotate(name: str) -> None:
     frozen = {"frozen_components": ["tok2vec"]}
     error = found(over_tok2vec(name), **frozen)["frozen-encoder"]
-    assert error.level == "error" and f"tok2vec is frozen and {name}, which listens" in error.text
+    assert error.level == "error" and f"tok2vec is frozen, and {name}, which listens" in error.text
     assert "Add 'tok2vec' to training.annotating_components" in error.text
     assert "replace_listeners" in error.text
     assert not found(over_tok2vec(name), **frozen, annotating_components=["tok2vec"])
@@ -79,7 +79,7 @@ def test_an_upstream_that_there_is_not() -> None:
     # The component trains on the vectors that tok2vec writes to docs, which may be intended.
     reads = {"frozen_components": ["tok2vec"], "annotating_components": ["tok2vec"]}
     warning = found(nlp, **reads)["no-upstream"]
-    assert warning.level == "warning" and "it reads what tok2vec writes on docs" in warning.text
+    assert warning.level == "warning" and "reads the vectors that tok2vec writes" in warning.text
     step(nlp, examples(nlp), initialized(nlp), exclude=["tok2vec"], annotates=["tok2vec"])
     nlp = spacy.blank("en")
     add(nlp, "tagger", {**SHARED, "upstream": "*"})
@@ -96,7 +96,7 @@ def test_a_listener_of_another_width() -> None:
 
 def test_listeners_of_another_kind() -> None:
     taken = found(over_tok2vec("tagger", **{"@architectures": LISTENER["@architectures"]}))
-    assert 'Take @architectures = "spacy.Tok2VecListener.v1"' in taken["listener-kind"].text
+    assert 'Use @architectures = "spacy.Tok2VecListener.v1"' in taken["listener-kind"].text
     nlp = over_tok2vec("tagger")
     add(nlp, "crf_ner", {**SHARED, "upstream": "tagger"})
     assert "crf_ner has a listener (tok2vec-listener) to tagger" in found(nlp)["listener-kind"].text

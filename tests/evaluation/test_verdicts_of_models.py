@@ -105,7 +105,7 @@ def test_a_classifier_whose_trees_are_ignored(chain: Language) -> None:
     examples = keyword_examples(nlp, 400, heads=False)
     found = assess(nlp, examples)
     assert found.figures.task.measures["accuracy"].value > 0.8
-    assert said(found) == "The task ignores the trees" and not reassures(found)
+    assert said(found) == "Predictions ignore the trees" and not reassures(found)
     found = assess(nlp, examples, controls={"chain": [chain]})
     assert said(found) == "No better than a control: the trees do not help"
     assert codes(found)[:2] == ["no-better-than-trained", "ignored"]
@@ -120,15 +120,15 @@ def test_trap_29_what_random_trees_cost_at_prediction_is_no_use_of_the_trees(
     ceiling = assess(nlp, examples, controls={"chain": [chain]}, random=False)
     assert ceiling.figures.task.measures["accuracy"].value == 1.0
     # A control that is right in all texts leaves no difference to find.
-    assert answer(ceiling.verdicts[NAME]) == "That cannot be told" and not reassures(ceiling)
+    assert answer(ceiling.verdicts[NAME]) == "Undecided" and not reassures(ceiling)
     (told,) = (v.text for v in ceiling.verdicts[NAME] if v.code == "trained-undecided")
     assert "both are right in all 200 texts" in told
     few = assess(nlp, examples[:15], controls={"chain": [chain]})
-    assert answer(few.verdicts[NAME]) == "That cannot be told" and "few" in codes(few)
+    assert answer(few.verdicts[NAME]) == "Undecided" and "few" in codes(few)
     row = few.figures.trained.measures["accuracy"].controls["chain"]
     assert row.difference == (0.0, pytest.approx(-0.2), pytest.approx(0.2))
     one = assess(nlp, examples[:1], controls={"chain": [chain]})
-    assert said(one) == "Too few texts to tell anything from" and not trivial(one.verdicts[NAME])
+    assert said(one) == "Too few texts for any conclusion" and not trivial(one.verdicts[NAME])
     noisy = keyword_examples(nlp, 200, heads=False)
     for example in noisy[::10]:
         example.reference.cats = {name: 1 - value for name, value in example.reference.cats.items()}

@@ -268,7 +268,7 @@ def test_texts_without_labels_are_refused_by_name(name: str) -> None:
     with pytest.raises(NoLabels) as raised:
         begun({})
     said = str(raised.value)
-    assert f"{name}: no label was found, and it needs at least {needed}." in said
+    assert f"{name}: no label was found; expected at least {needed}." in said
     assert "doc.cats" in said and f"initialize.components.{name}.labels" in said
     assert begun({}, ["B", "A"]).get_pipe(name).labels == ("B", "A")
     if needed == 1:

@@ -237,7 +237,7 @@ def test_what_cannot_be_is_refused() -> None:
         RewardedScoreFunction(LeaveOneOut())  # type: ignore[arg-type]
     with pytest.raises(LatentError, match="reward_weight"):
         RewardedScoreFunction(ShortArcs(), -1.0)
-    with pytest.raises(LatentError, match="judges"):
+    with pytest.raises(LatentError, match="task_weight is 0"):
         RewardedScoreFunction(None, task_weight=0.0)
-    with pytest.raises(LatentError, match="judges"):
+    with pytest.raises(LatentError, match="task_weight is 0"):
         RewardedScoreFunction(ShortArcs(), 0.0, 0.0)

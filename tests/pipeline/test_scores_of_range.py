@@ -60,8 +60,8 @@ def test_a_scorer_of_labels_is_told_with_the_lines_that_mend_it(
     nlp = pipeline(scorer=scorer)
     (finding,) = about_score_ranges(nlp)
     assert (finding.level, finding.code) == ("warning", "range-scorer")
-    assert f'"spacy-latent.regression_scorer.v1" under [components.{NAME}.{place}]' in finding.text
-    assert "cats_score = null and cats_r2 = 1.0 under [training.score_weights]" in finding.text
+    assert f'"spacy-latent.regression_scorer.v1" in [components.{NAME}.{place}]' in finding.text
+    assert "cats_score = null and cats_r2 = 1.0 in [training.score_weights]" in finding.text
     assert initialized(nlp) == [finding.text] and issubclass(JudgedAsLabels, LatentWarning)
     assert finding in find_traps(nlp)
 
@@ -70,7 +70,7 @@ def test_weights_of_labels_are_told() -> None:
     nlp = pipeline(scorer=REGRESSION)
     (finding,) = about_score_ranges(nlp)
     assert (finding.level, finding.code) == ("warning", "range-weights")
-    assert "cats_score = 1, a score of labels, which its scorer does not give" in finding.text
+    assert "cats_score = 1, a score of labels, which its scorer does not compute" in finding.text
     assert initialized(nlp) == []
     # Another classifier computes cats_score.
     nlp.add_pipe("textcat")

@@ -240,9 +240,9 @@ class HardButForRounding(Marginals):
 
 WRONG: list[tuple[str, str, Estimator, dict]] = [
     ("pairs", r"check: OneToOneAlignment is taken, but lacks \['marginals'\]", TakesAll(), {}),
-    ("draws", r"gives a Draw with z of shape \(4, 6\)", WrongShape(), {}),
+    ("draws", r"returned a Draw with z of shape \(4, 6\)", WrongShape(), {}),
     ("draws", "weights: KOfN, training, their sums", Heavy(), {}),
-    ("draws", r"KOfN: training: .* NoDraw gives Tensor; expected a Draw", NoDraw(), {}),
+    ("draws", r"KOfN: training: .* NoDraw returned Tensor; expected a Draw", NoDraw(), {}),
     ("hardness", "hard: KOfN: given no structure of the set for the items", SaysHard(), {}),
     ("hardness", r"but for rounding: .* with_gradient_of\(soft, z\)", HardButForRounding(), {}),
     ("gradients", "gradients: KOfN, seed 0: not 0 at", Leaks(), {}),
