@@ -281,6 +281,16 @@ def known_kinds() -> list[Kind]:
     return [find_kind(name) for name in _KINDS]
 
 
+def without_record(name: str) -> str:
+    """Return a sentence for errors about a kind that nothing has registered, empty for others."""
+    if name in _KINDS:
+        return ""
+    return (
+        f" Nothing has registered a kind {name!r} here. If a package or a file does "
+        "(spacy_latent.kinds.register_kind), import it first."
+    )
+
+
 # ---------------------------------------------------------------- decoded structures
 
 

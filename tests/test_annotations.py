@@ -95,6 +95,18 @@ def test_as_many_tokens_at_other_places_have_no_structure():
     assert "x" not in doc._.latent
 
 
+def test_the_error_tells_tokens_that_changed_from_a_structure_that_was_not_written():
+    doc = Doc(vocab, words=["a", "b", "c"])
+    annotations.write(doc, "x", [tree(0, [0, 1, 1])])
+    with doc.retokenize() as retokenizer:
+        retokenizer.merge(doc[0:2])
+    with pytest.raises(KeyError) as changed:
+        doc._.latent["x"]
+    with pytest.raises(KeyError) as never_written:
+        doc._.latent["y"]
+    assert "merged" in str(changed.value) and "merged" not in str(never_written.value)
+
+
 def test_an_extension_of_spans_of_the_same_name_is_another_thing(doc):
     Span.set_extension("latent", default=None)
     try:

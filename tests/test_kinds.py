@@ -384,3 +384,13 @@ def test_a_function_of_a_kind_without_a_return_is_named() -> None:
     span = SpanStructure(0, 2, "Silent", own.name, np.array([[0], [1]]))
     with pytest.raises(LatentError, match=r"silent'.*None"):
         structure_statistics(span)
+
+
+@pytest.mark.parametrize("read", [LatentAnnotation.items, LatentAnnotation.to_displacy])
+def test_an_error_names_a_kind_whose_file_is_not_imported(read: Any) -> None:
+    doc = spacy.blank("en")("a b")
+    for kind in ("kind of a package", "parts"):
+        write(doc, kind, [SpanStructure(0, 2, "Window", kind, np.array([[0]]))])
+        with pytest.raises(LatentError) as error:
+            read(doc._.latent[kind])
+        assert ("register_kind" in str(error.value)) == (kind != "parts")

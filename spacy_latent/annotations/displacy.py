@@ -9,7 +9,7 @@ from spacy.tokens import Doc
 
 from spacy_latent.annotations.span_structure import Arc, Bracket, Dependency, Item, SpanStructure
 from spacy_latent.errors import LatentError
-from spacy_latent.kinds import find_kind, known_kinds
+from spacy_latent.kinds import find_kind, known_kinds, without_record
 
 # displaCy escapes only the text of a word. Other strings are numbers and escaped names of labels.
 DisplacyInput = dict[str, object]
@@ -86,7 +86,7 @@ def style_of(span: SpanStructure) -> str:
         raise LatentError(
             f"displaCy cannot draw {span.structure}: its kind is {span.kind!r}; expected one of "
             f"{', '.join(drawn)}. Use spacy_latent.visualize.render, or read "
-            "doc._.latent[...].spans[i].decoded."
+            f"doc._.latent[...].spans[i].decoded.{without_record(span.kind)}"
         )
     return style
 

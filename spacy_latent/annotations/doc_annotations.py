@@ -11,7 +11,7 @@ from spacy.tokens import Doc
 
 from spacy_latent.annotations.as_json import to_json
 from spacy_latent.annotations.latent_annotation import LatentAnnotation
-from spacy_latent.annotations.records import packed, read, remove, remove_all, unpack
+from spacy_latent.annotations.records import is_stored, packed, read, remove, remove_all, unpack
 from spacy_latent.errors import LatentError, LatentWarning
 
 EXTENSION = "latent"
@@ -29,7 +29,14 @@ class DocAnnotations(Mapping[str, LatentAnnotation]):
     def __getitem__(self, component: str) -> LatentAnnotation:
         if component not in self._spans:
             there = ", ".join(repr(name) for name in sorted(self._spans)) or "nothing"
-            raise KeyError(f"No latent structure of {component!r} on this doc; it has {there}.")
+            message = f"No latent structure of {component!r} on this doc; it has {there}."
+            if is_stored(self.doc, component):
+                message += (
+                    f" A structure of {component!r} was written, but its tokens have been merged, "
+                    "split or cut off since. Read it before a component that does this, such as "
+                    "merge_entities, or run the pipeline on the new doc."
+                )
+            raise KeyError(message)
         return LatentAnnotation(self.doc, component, self._spans[component])
 
     def __iter__(self) -> Iterator[str]:

@@ -35,7 +35,7 @@ from spacy_latent.annotations.span_structure import (
     SpanStructure,
 )
 from spacy_latent.errors import LatentError, number_of
-from spacy_latent.kinds import find_kind
+from spacy_latent.kinds import find_kind, without_record
 
 
 class LatentAnnotation:
@@ -393,4 +393,5 @@ def _check_kind(span: SpanStructure, accessor: str, wanted: str = "") -> None:
     tree = "is not a dependency tree, so it " if wanted == "heads" else ""
     raise LatentError(
         f"{span.structure} {tree}has no {wanted}: its kind is {span.kind!r}. Read it from {there}."
+        f"{without_record(span.kind)}"
     )

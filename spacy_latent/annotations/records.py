@@ -75,6 +75,11 @@ def remove(doc: Doc, component: str) -> None:
                 del user_data[key]
 
 
+def is_stored(doc: Doc, component: str) -> bool:
+    """Return whether ``doc`` holds a structure of ``component``, of these tokens or of others."""
+    return any(_is_ours(key) and component in value for key, value in doc.user_data.items())
+
+
 def _record_of(
     span: SpanStructure, doc: Doc, idx: np.ndarray, length: np.ndarray
 ) -> dict[str, Any]:

@@ -26,9 +26,9 @@ from spacy_latent.distributed.parquet_columns import (
     SpanColumns,
     TokenColumns,
     pyarrow,
-    schema,
     structs,
 )
+from spacy_latent.distributed.parquet_columns import schema as schema
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ from spacy_latent.evaluation.entity_predictions import (
     least_of_texts,
 )
 from spacy_latent.evaluation.precise_threshold import checked_coverage, precise_threshold
-from spacy_latent.pipeline.learnt_calibration import EntityCalibration
+from spacy_latent.pipeline.learnt_calibration import EntityCalibration as EntityCalibration
 from spacy_latent.structures.derivatives import recording
 
 

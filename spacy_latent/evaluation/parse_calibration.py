@@ -55,7 +55,8 @@ from spacy_latent.evaluation.covering_sets import Coverage, arc_scores
 from spacy_latent.evaluation.judged_parses import BATCH, JudgedParses, judge_parses
 from spacy_latent.evaluation.precise_threshold import checked_coverage, precise_threshold
 from spacy_latent.pipeline.learnt_calibration import confidence_of
-from spacy_latent.pipeline.learnt_parse_calibration import LEAST_TREE, ParseCalibration
+from spacy_latent.pipeline.learnt_parse_calibration import LEAST_TREE
+from spacy_latent.pipeline.learnt_parse_calibration import ParseCalibration as ParseCalibration
 from spacy_latent.pipeline.stored_component import changed
 from spacy_latent.structures.derivatives import recording
 

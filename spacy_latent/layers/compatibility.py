@@ -19,6 +19,12 @@ from spacy_latent.structures.base import Structure
 KINDS: dict[str, type[Any]] = {"scorer": PartScorer, "composer": Composer}
 # Layers that are preferred if there are several: the simplest ones.
 FIRST = ("BiaffineScorer", "SpanScorer", "GraphConvolution", "SpanAttention")
+# Axes of the scores by the kind of the parts.
+AXES = {
+    "items": 1,
+    **dict.fromkeys(("arcs", "cells", "merges", "spans", "tags"), 2),
+    **dict.fromkeys(("segments", "transitions"), 3),
+}
 
 
 def check_kind(argument: str, given: object, expected: type, instead: str = "") -> None:
@@ -111,6 +117,24 @@ def check_parts(
             f"composer of soft structures ({_soft_composers(structure.parts)})",
         )
     _check_tags(scorer, composer)
+
+
+def check_axes(structure: Structure, scorer: Any, composer: Any) -> None:
+    """Refuse layers for parts of another number of axes, if the structure does not name its parts.
+
+    The default layers are for arcs, and would end with an IndexError.
+    """
+    for argument, part in (("scorer", scorer), ("composer", composer)):
+        kind = _class(part)
+        axes, own = AXES.get(getattr(kind, "parts", "")), structure.part_axes
+        if not structure.parts and axes not in (None, own):
+            raise IncompatiblePair(
+                kind.__name__,
+                structure.name,
+                f"this {argument} is for {kind.parts}, which have part_axes = {axes}, and the "
+                f"structure has part_axes = {own}",
+                f"a {argument} of your own for its parts, in the block of the {argument}",
+            )
 
 
 def _check_tags(scorer: Any, composer: Any) -> None:

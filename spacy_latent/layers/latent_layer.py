@@ -20,7 +20,7 @@ from spacy_latent.layers.batch_interventions import (
     constrained_scores,
     naming_interventions,
 )
-from spacy_latent.layers.compatibility import check_kind, check_parts
+from spacy_latent.layers.compatibility import check_axes, check_kind, check_parts
 from spacy_latent.layers.given_structures import encode_given
 from spacy_latent.layers.latent_module import LatentOutput
 from spacy_latent.structures.base import Structure
@@ -62,6 +62,7 @@ class LatentLayer(nn.Module):
         check_parts(structure, estimator, scorer, composer)
         check_kind("scorer", scorer, PartScorer)
         check_kind("composer", composer, Composer)
+        check_axes(structure, scorer, composer)
         if not is_whole(getattr(composer, "output_width", None), least=0):
             raise LatentError(
                 f"{type(composer).__name__} has no output_width; set it in __init__ to the width "

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from spacy.language import Language
 from spacy.training import Example
 from thinc.types import Floats2d
 
 from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning, number_of
+from spacy_latent.pipeline.training_settings import training_reader
 
 if TYPE_CHECKING:
     from spacy_latent.layers.latent_module import LatentModule
@@ -53,8 +55,11 @@ def refuse_supervision(name: str, layer: LatentModule, loss: str) -> None:
         check_loss(each, loss)
 
 
-def warn_without_gold(pipe: Any, examples: Iterable[Example]) -> None:
-    """Warn in initialize() if none of the first examples has a gold structure to learn."""
+def warn_without_gold(pipe: Any, examples: Iterable[Example], nlp: Language | None) -> None:
+    """Warn in initialize() if none of the first examples has a gold structure to learn.
+
+    Also warn if the first one is annotated in ``doc._.latent`` and the reader has an augmenter.
+    """
     from spacy_latent.models.latent_tok2vec import latent_layer
     from spacy_latent.models.supervision import gold_structures
 
@@ -69,6 +74,14 @@ def warn_without_gold(pipe: Any, examples: Iterable[Example]) -> None:
             # The first update raises it for annotation of another kind.
             return
         if any(one is not None for one in found[0]):
+            if pipe.name in example.reference._.latent and _has_augmenter(nlp):
+                warnings.warn(
+                    f"{pipe.name}: the training corpus has an augmenter, and texts that it changes "
+                    "lose their gold structures in doc._.latent: they are not learned. Set "
+                    "augmenter = null; to augment, change the texts before they are annotated.",
+                    LatentWarning,
+                    stacklevel=3,
+                )
             return
         count += 1
     heads = "token.head and token.dep, or " if structure.kind == "heads" else ""
@@ -76,10 +89,15 @@ def warn_without_gold(pipe: Any, examples: Iterable[Example]) -> None:
         f"{pipe.name}: supervision is {pipe.cfg['supervision']}, and there is no gold structure in "
         f"the first {number_of(count, 'text')} of the training data. References need {heads}"
         f"structures of {structure.name} in doc._.latent under the name {pipe.name!r} "
-        "(spacy_latent.annotations.write).",
+        "(spacy_latent.annotations.write). DocBin keeps these with store_user_data=True; spaCy's "
+        "reader drops them if it augments docs or splits them (max_length, gold_preproc).",
         LatentWarning,
         stacklevel=3,
     )
+
+
+def _has_augmenter(nlp: Language | None) -> bool:
+    return nlp is not None and bool(training_reader(nlp).get("augmenter"))
 
 
 def begin_supervised_update(

@@ -314,7 +314,7 @@ class LatentEncoder(TrainedComponent):
         self.model.initialize(X=docs)
         self._refuse_settings()
         if self.cfg["supervision"]:
-            warn_without_gold(self, get_examples())
+            warn_without_gold(self, get_examples(), nlp)
         for component, found in self.listener_map.items():
             for listener in found:
                 self.add_listener(listener, component)

@@ -24,16 +24,13 @@ from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution, Structure, check_given, without
 from spacy_latent.structures.constraints import Constraint
 from spacy_latent.structures.copies import repeat
-from spacy_latent.structures.encoded_graph import StructureFactor
+from spacy_latent.structures.encoded_graph import StructureFactor as StructureFactor
 from spacy_latent.structures.logic_factors import Encoded, LogicFactor
 from spacy_latent.structures.loopy_marginals import Beliefs, propagate
-from spacy_latent.structures.lp_sparsemap import (
-    OR_LOOSEN,
-    ItemGraph,
-    solve_graphs,
-    subtract_common_masks,
-)
+from spacy_latent.structures.lp_sparsemap import OR_LOOSEN, subtract_common_masks
 from spacy_latent.structures.lp_sparsemap import GraphSolution as GraphSolution
+from spacy_latent.structures.lp_sparsemap import ItemGraph as ItemGraph
+from spacy_latent.structures.lp_sparsemap import solve_graphs as solve_graphs
 from spacy_latent.structures.results import TopK
 
 # ADMM takes more and cheaper steps than an active set does.

@@ -132,7 +132,7 @@ def _numbers(name: str, given: Iterable[int]) -> list[int]:
 class Budget(LogicFactor):
     """Constraint that at most ``limit`` of the parts hold."""
 
-    parts: Sequence[int]
+    parts: Sequence[int] | np.ndarray
     limit: int
     negated: Collection[int] = ()
 
@@ -145,7 +145,7 @@ class Budget(LogicFactor):
 class AtMostOne(LogicFactor):
     """Constraint that at most one of the parts holds."""
 
-    parts: Sequence[int]
+    parts: Sequence[int] | np.ndarray
     negated: Collection[int] = ()
 
     def encode(self) -> Encoded:
@@ -160,7 +160,7 @@ class Xor(LogicFactor):
     may hold.
     """
 
-    parts: Sequence[int]
+    parts: Sequence[int] | np.ndarray
     negated: Collection[int] = ()
 
     def encode(self) -> Encoded:
@@ -171,7 +171,7 @@ class Xor(LogicFactor):
 class Or(LogicFactor):
     """Constraint that at least one of the parts holds."""
 
-    parts: Sequence[int]
+    parts: Sequence[int] | np.ndarray
     negated: Collection[int] = ()
 
     def encode(self) -> Encoded:
@@ -185,7 +185,7 @@ class OrOut(LogicFactor):
     If all of them are negated, including the output, it is the logical and.
     """
 
-    parts: Sequence[int]
+    parts: Sequence[int] | np.ndarray
     output: int
     negated: Collection[int] = ()
 
@@ -197,7 +197,7 @@ class OrOut(LogicFactor):
 class Implication(LogicFactor):
     """Constraint that ``conclusion`` holds if all of ``premises`` hold."""
 
-    premises: Sequence[int]
+    premises: Sequence[int] | np.ndarray
     conclusion: int
     negated: Collection[int] = ()
 

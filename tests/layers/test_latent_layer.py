@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import entry_points
 from typing import Any
 
 import pytest
@@ -15,10 +16,17 @@ from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.marginals import Marginals
 from spacy_latent.estimators.score_function import ScoreFunction
+from spacy_latent.estimators.straight_through import StraightThrough
 from spacy_latent.layers.base import Composer, PartScorer
 from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
 from spacy_latent.layers.child_sum_tree_lstm import build_child_sum_tree_lstm_v1
-from spacy_latent.layers.compatibility import build_part, check_parts
+from spacy_latent.layers.compatibility import (
+    AXES,
+    KINDS,
+    build_part,
+    check_parts,
+    registered_layers,
+)
 from spacy_latent.layers.emission_scorer import EmissionScorer
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
 from spacy_latent.layers.item_scorer import ItemScorer, build_item_scorer_v1
@@ -61,6 +69,43 @@ def test_builders_may_be_classes_or_functions() -> None:
         partial(lambda width, own: own(width), own=ForItems),
     ):
         check_parts(SpanningTree(), Marginals(), builder, build_graph_convolution_v1())
+
+
+def test_parts_without_a_name_need_layers_for_as_many_axes() -> None:
+    """The default composer is for arcs: a structure of tokens ended with an IndexError in it."""
+
+    class Tokens(Structure):
+        part_axes = 1
+
+        def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+            return (scores > 0).to(scores.dtype)
+
+    class Pairs(Tokens):
+        part_axes = 2
+
+    items, arcs = build_item_scorer_v1(), build_graph_convolution_v1()
+    with pytest.raises(IncompatiblePair, match=r"^GraphConvolution.*Tokens"):
+        LatentLayer(items(4), Tokens(), StraightThrough(), arcs(4))
+    with pytest.raises(IncompatiblePair, match=r"^ItemScorer.*Pairs"):
+        LatentLayer(items(4), Pairs(), StraightThrough(), arcs(4))
+    LatentLayer(items(4), Tokens(), StraightThrough(), build_selection_v1()(4))
+    LatentLayer(build_biaffine_scorer_v1()(4), Pairs(), StraightThrough(), arcs(4))
+
+
+def test_the_number_of_axes_is_known_for_every_kind_that_layers_are_for() -> None:
+    layers = [made for base in KINDS.values() for _, made in registered_layers(base)]
+    assert {getattr(made, "func", made).parts for made in layers} - {""} <= AXES.keys()
+    structures = [
+        registry.misc.get(point.name)
+        for point in entry_points(group="spacy_misc")
+        if point.value.startswith("spacy_latent.structures.")
+    ]
+    named = {
+        (made.parts, made.part_axes)
+        for made in structures
+        if isinstance(made, type) and isinstance(getattr(made, "part_axes", None), int)
+    }
+    assert len(named) > 5 and all(AXES.get(parts, axes) == axes for parts, axes in named)
 
 
 @pytest.mark.parametrize(

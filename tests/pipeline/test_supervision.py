@@ -90,6 +90,20 @@ def pipeline(model: dict[str, Any], *names: str, **options: Any) -> Any:
     return nlp
 
 
+@pytest.mark.parametrize("gold", ["brackets", "heads"])
+def test_an_augmenter_that_drops_gold_structures_is_told(gold: str) -> None:
+    """spaCy makes new docs, with heads and without ``doc.user_data``."""
+    nlp = pipeline(SHIFT_REDUCE if gold == "brackets" else {"tok2vec": TOK2VEC})
+    sample = with_brackets(examples(nlp)) if gold == "brackets" else examples(nlp)
+    for augmenter in ({"@augmenters": "spacy.lower_case.v1", "level": 0.5}, None):
+        nlp.config["corpora"]["train"]["augmenter"] = augmenter
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            nlp.initialize(lambda: sample)
+        told = any("augmenter" in str(one.message) for one in found)
+        assert told == (gold == "brackets" and augmenter is not None)
+
+
 LOSSES: dict[str, dict[str, Any]] = {
     "crf": {},
     "sparsemap": {"supervision_loss": "sparsemap"},

@@ -6,6 +6,13 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import get_args, get_type_hints
+
+import numpy as np
+import pytest
+
+from spacy_latent.structures.logic_factors import LogicFactor
+from tests.repository.pages import PAGES, blocks
 
 ROOT = Path(__file__).parents[2]
 # Modules of components that docs/stability.md does not name. Their methods are public as well.
@@ -101,6 +108,73 @@ def test_what_is_public_holds_any_only_where_no_type_can_be_named() -> None:
     new = sorted(found - LEFT.keys())
     assert not new, f"say the types of {new}: an object, a Protocol, a TypedDict or an alias"
     assert found >= LEFT.keys(), f"these have types by now: {sorted(LEFT.keys() - found)}"
+
+
+def exports(path: Path) -> set[str]:
+    """Return the names that type checkers let others import from a module.
+
+    These are its own definitions, its modules, ``__all__``, and imports of the form ``x as x``.
+    """
+    found = {each.stem for each in path.parent.iterdir()} if path.name == "__init__.py" else set()
+    for node in ast.parse(path.read_text(encoding="utf8")).body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            found |= {one.name for one in node.names if one.asname == one.name}
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [ast.unparse(target) for target in targets]
+            found |= set(ast.literal_eval(node.value)) if names == ["__all__"] else set(names)
+    return found
+
+
+def imports_on_pages() -> set[tuple[str, str]]:
+    """Return the modules of ours and the names that Python blocks of the pages import."""
+    found = set()
+    for page in PAGES:
+        for block in blocks(page):
+            for node in ast.walk(ast.parse(block.code if block.language == "python" else "")):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+                    "spacy_latent"
+                ):
+                    found |= {(str(node.module), one.name) for one in node.names}
+    return found
+
+
+def names_of_the_table() -> set[tuple[str, str]]:
+    """Return the modules and the names in the second table of docs/stability.md.
+
+    A row of several modules does not say which of them has a name, so it is left out.
+    """
+    page = (ROOT / "docs" / "stability.md").read_text(encoding="utf8").split("## Not public")[0]
+    lines = [line for line in page.splitlines() if line.startswith("| `spacy_latent")]
+    rows = [line.split("|")[1:3] for line in lines]
+    return {
+        (module, name)
+        for modules, names in rows
+        for module in re.findall(r"`(spacy_latent[\w.]*)`", modules)
+        for name in re.findall(r"`(\w+)`", names)
+        if modules.count("`") == 2
+    }
+
+
+def test_type_checkers_find_every_public_name_where_the_pages_import_it() -> None:
+    asked = imports_on_pages() | names_of_the_table()
+    assert len(asked) > 90
+    asked -= {("spacy_latent.analysis.figures", "assess")}  # It fills in the records of the module.
+    hidden = []
+    for module, name in sorted(asked):
+        place = ROOT / module.replace(".", "/")
+        file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        if name not in exports(file):
+            hidden.append(f"{module}.{name}")
+    assert not hidden, f"import these as themselves, or name them in __all__: {hidden}"
+
+
+@pytest.mark.parametrize("factor", LogicFactor.__subclasses__(), ids=lambda one: one.__name__)
+def test_logic_factors_take_arrays_by_their_types(factor: type[LogicFactor]) -> None:
+    types = get_type_hints(factor)
+    assert np.ndarray in get_args(types.get("parts") or types["premises"])
 
 
 def test_any_is_found_wherever_it_stands() -> None:
