@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from spacy_latent.errors import InvalidScores, LatentError, check_whole, number_of
+from spacy_latent.estimators.sinkhorn import Sinkhorn
 from spacy_latent.estimators.trace_relax import TraceRelax
 from spacy_latent.structures.k_of_n import KOfN
 from tests.matrix import registered
@@ -63,6 +64,34 @@ def test_what_is_no_whole_number_is_refused_where_it_is_given(name: str, setting
 
 def test_all_names_occur() -> None:
     assert {setting for _, setting in SETTINGS} == WHOLE
+
+
+NUMBERS = [
+    (name, setting)
+    for name, make in {**MADE, **registered.control_variates()}.items()
+    for setting, given in inspect.signature(make).parameters.items()
+    if isinstance(given.default, float)
+]
+
+
+@pytest.mark.parametrize("name, setting", NUMBERS)
+def test_what_is_no_finite_number_is_refused_where_it_is_given(name: str, setting: str) -> None:
+    """A config checks no types of settings of classes, and takes NaN and infinity for any."""
+    make = {**MADE, **registered.control_variates()}[name]
+    parameters = inspect.signature(make).parameters
+    # Some are the scale of noise that is there only by another setting.
+    others = {"noise": "gumbel"} if setting == "scale" and "noise" in parameters else {}
+    for value in (float("nan"), float("inf"), -float("inf"), "1", "", [0.5], True):
+        if setting == "clip" and value == float("inf"):
+            continue  # clips nothing
+        with pytest.raises(LatentError, match=re.escape(f"{setting} is {value!r}")):
+            make(**others, **{setting: value})
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert {"clip", "decay", "margin", "rate", "step_size"} <= {one for _, one in NUMBERS}
+    for number in (np.float32(0.5), np.float64(0.5), np.int64(1), 1):
+        assert Sinkhorn(temperature=number).temperature == number  # type: ignore[arg-type]
 
 
 FLAGS = [
