@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 
 
@@ -204,6 +204,22 @@ def check_one_of(
             raise error(
                 f"{name}: {setting} is {value!r}; expected {' or '.join(map(repr, valid))}."
             )
+
+
+def check_texts(name: str, or_null: bool = False, **settings: object) -> None:
+    """Raise an error for the first setting that is not a list of texts.
+
+    A single text, without the brackets of a list, would count as a list of its letters.
+    """
+    for setting, texts in settings.items():
+        valid = isinstance(texts, Collection) and not isinstance(texts, (str, bytes, Mapping))
+        if not (valid and all(isinstance(text, str) for text in texts)):  # type: ignore[attr-defined]
+            if not (or_null and texts is None):
+                example = f", such as [{texts!r}]" if isinstance(texts, str) and texts else ""
+                raise LatentError(
+                    f"{name}: {setting} is {texts!r}; expected a list of texts{example}"
+                    f"{', or null' * or_null}."
+                )
 
 
 def check_flags(name: str, error: type[LatentError] = LatentError, **settings: object) -> None:
