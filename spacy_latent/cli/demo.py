@@ -13,7 +13,7 @@ import typer
 from wasabi import Printer
 
 from spacy_latent.cli.messages import fail, failing, msg
-from spacy_latent.cli.options import GpuId, Html
+from spacy_latent.cli.options import LARGEST_SEED, GpuId, Html
 from spacy_latent.cli.output import check_output, write_page
 
 if TYPE_CHECKING:
@@ -56,9 +56,14 @@ def demo_cli(
     ),
     html: Html = None,
     train: Path | None = typer.Option(
-        None, "--train", help="Train it again into this directory, which takes some minutes"
+        None,
+        "--train",
+        file_okay=False,
+        help="Train it again into this directory, which takes some minutes",
     ),
-    seed: int = typer.Option(0, "--seed", help="Seed of the training and of the expressions"),
+    seed: int = typer.Option(
+        0, "--seed", min=0, max=LARGEST_SEED, help="Seed of the training and of the expressions"
+    ),
     gpu_id: GpuId = -1,
 ) -> None:
     """Show a pipeline of this package that learned trees from values alone, and evaluate it.

@@ -29,7 +29,7 @@ def sweep_cli(
     config: Path = typer.Argument(..., help="Config of spaCy's", exists=True, dir_okay=False),
     grid: Path = typer.Option(..., "--grid", help="JSON or YAML: settings with their values"),
     seeds: int = typer.Option(5, "--seeds", min=1, help="Trainings of each setting"),
-    study: Path = typer.Option(..., "--study", help="File that all workers share"),
+    study: Path = typer.Option(..., "--study", dir_okay=False, help="File that all workers share"),
     output: Path | None = typer.Option(
         None, "--output", "-o", help="Directory for the pipelines; beside the study if not given"
     ),
