@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 
 
@@ -153,13 +154,44 @@ def check_whole(
 
 
 def check_positive(name: str, or_null: bool = False, **settings: object) -> None:
-    """Raise an error for the first setting that is not a number above 0."""
+    """Raise an error for the first setting that is not a finite number above 0."""
+    check_number(name, lambda number: number > 0, "a positive number", or_null, **settings)
+
+
+def check_not_negative(name: str, **settings: object) -> None:
+    """Raise an error for the first setting that is not a finite number of at least 0."""
+    check_number(name, lambda number: number >= 0, "a number of at least 0", False, **settings)
+
+
+def check_number(
+    name: str,
+    valid: Callable[[float], bool] = lambda number: True,
+    expected: str = "a finite number",
+    or_null: bool = False,
+    **settings: object,
+) -> None:
+    """Raise an error for the first setting that is not a finite number in a range.
+
+    A config does not check the types of the settings of a registered class. Booleans are no
+    numbers.
+
+    Args:
+        name: the object that has the settings, for the message.
+        valid: function that returns whether a number is in the range.
+        expected: the range in words.
+        or_null: whether None is valid, too.
+    """
     for setting, number in settings.items():
         # Not float(number), which overflows for large integers.
-        valid = isinstance(number, Real) and number > 0  # type: ignore[operator]
-        if not valid and not (or_null and number is None):
+        finite = is_number(number) and abs(number) < math.inf  # type: ignore[arg-type]
+        if not (finite and valid(number)) and not (or_null and number is None):  # type: ignore[arg-type]
             more = ", or null" * or_null
-            raise LatentError(f"{name}: {setting} is {number!r}; expected a positive number{more}.")
+            raise LatentError(f"{name}: {setting} is {number!r}; expected {expected}{more}.")
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a real number; booleans are not."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def check_one_of(
@@ -172,6 +204,22 @@ def check_one_of(
             raise error(
                 f"{name}: {setting} is {value!r}; expected {' or '.join(map(repr, valid))}."
             )
+
+
+def check_texts(name: str, or_null: bool = False, **settings: object) -> None:
+    """Raise an error for the first setting that is not a list of texts.
+
+    A single text, without the brackets of a list, would count as a list of its letters.
+    """
+    for setting, texts in settings.items():
+        valid = isinstance(texts, Collection) and not isinstance(texts, (str, bytes, Mapping))
+        if not (valid and all(isinstance(text, str) for text in texts)):  # type: ignore[attr-defined]
+            if not (or_null and texts is None):
+                example = f", such as [{texts!r}]" if isinstance(texts, str) and texts else ""
+                raise LatentError(
+                    f"{name}: {setting} is {texts!r}; expected a list of texts{example}"
+                    f"{', or null' * or_null}."
+                )
 
 
 def check_flags(name: str, error: type[LatentError] = LatentError, **settings: object) -> None:

@@ -13,9 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spacy_latent.analysis import (
+    build_attachment_scorer_v1,
+    build_attachment_scorer_v2,
+    build_tree_scorer_v1,
+)
+from spacy_latent.corpora.parsed_once import read_parsed_once_v1
 from spacy_latent.errors import InvalidScores, LatentError, check_whole, number_of
+from spacy_latent.estimators.given_trees import GivenTrees
+from spacy_latent.estimators.sinkhorn import Sinkhorn
 from spacy_latent.estimators.trace_relax import TraceRelax
+from spacy_latent.models.category_constraints import CategoryConstraints
 from spacy_latent.structures.k_of_n import KOfN
+from spacy_latent.training.structure_logger import build_structure_logger_v1
 from tests.matrix import registered
 
 WHOLE = {
@@ -63,6 +73,57 @@ def test_what_is_no_whole_number_is_refused_where_it_is_given(name: str, setting
 
 def test_all_names_occur() -> None:
     assert {setting for _, setting in SETTINGS} == WHOLE
+
+
+NUMBERS = [
+    (name, setting)
+    for name, make in {**MADE, **registered.control_variates()}.items()
+    for setting, given in inspect.signature(make).parameters.items()
+    if isinstance(given.default, float)
+]
+
+
+@pytest.mark.parametrize("name, setting", NUMBERS)
+def test_what_is_no_finite_number_is_refused_where_it_is_given(name: str, setting: str) -> None:
+    """A config checks no types of settings of classes, and takes NaN and infinity for any."""
+    make = {**MADE, **registered.control_variates()}[name]
+    parameters = inspect.signature(make).parameters
+    # Some are the scale of noise that is there only by another setting.
+    others = {"noise": "gumbel"} if setting == "scale" and "noise" in parameters else {}
+    for value in (float("nan"), float("inf"), -float("inf"), "1", "", [0.5], True):
+        if setting == "clip" and value == float("inf"):
+            continue  # clips nothing
+        with pytest.raises(LatentError, match=re.escape(f"{setting} is {value!r}")):
+            make(**others, **{setting: value})
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert {"clip", "decay", "margin", "rate", "step_size"} <= {one for _, one in NUMBERS}
+    for number in (np.float32(0.5), np.float64(0.5), np.int64(1), 1):
+        assert Sinkhorn(temperature=number).temperature == number  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda texts: build_attachment_scorer_v1(ignore=texts),
+        lambda texts: build_attachment_scorer_v2(ignore_labels=texts),
+        lambda texts: build_tree_scorer_v1(ignore_labels=texts),
+        lambda texts: build_tree_scorer_v1(ignore=texts),
+        lambda texts: CategoryConstraints(exclusive=texts),
+        lambda texts: CategoryConstraints(implied=[texts]),
+        lambda texts: GivenTrees("nearest", words=texts),
+        lambda texts: build_structure_logger_v1(sentences=texts),
+        lambda texts: build_structure_logger_v1(components=texts),
+        lambda texts: build_structure_logger_v1(columns=texts),
+        lambda texts: read_parsed_once_v1(__file__, components=texts),
+    ],
+)
+def test_a_text_in_place_of_a_list_is_refused_where_it_is_given(make: Callable[..., Any]) -> None:
+    """Otherwise it would count as a list of its letters."""
+    for value in ("punct", {"punct": 1}, 1, [["punct"], 1]):
+        with pytest.raises(LatentError):
+            make(value)
 
 
 FLAGS = [

@@ -18,7 +18,7 @@ from spacy.training import Example
 from spacy_latent.analysis.resampling import intervals
 from spacy_latent.analysis.trees import Heads
 from spacy_latent.annotations.heads import known_heads
-from spacy_latent.errors import LatentError, number_of
+from spacy_latent.errors import LatentError, check_texts, number_of
 
 # Labels that spaCy's scorer of dependencies leaves out.
 PUNCTUATION = ("p", "punct")
@@ -303,6 +303,7 @@ def build_attachment_scorer_v1(
     The arguments are those of :func:`score_attachment`. Reference and prediction must have the same
     tokens.
     """
+    check_texts("attachment_scorer", ignore=ignore)
     return partial(score_attachment, component=component, ignore=tuple(ignore))
 
 
@@ -349,4 +350,5 @@ def build_attachment_scorer_v2(
     The arguments are those of :func:`score_trees`. Reference and prediction may have different
     tokens.
     """
+    check_texts("attachment_scorer", ignore_labels=ignore_labels)
     return partial(score_trees, component=component, ignore_labels=tuple(ignore_labels))

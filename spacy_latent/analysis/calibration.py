@@ -15,7 +15,7 @@ from spacy_latent.analysis.judged_entities import JudgedEntities, judged_entitie
 from spacy_latent.analysis.label_sets import asked_alone
 from spacy_latent.analysis.scores import ExampleScorer, Scores
 from spacy_latent.analysis.thresholds import THRESHOLDS, ThresholdResult, apply_threshold, interval
-from spacy_latent.errors import LatentError, LatentWarning, number_of
+from spacy_latent.errors import LatentError, LatentWarning, check_whole, number_of
 
 # Number of draws of outcomes for the calibration error by chance.
 DRAWS = 1000
@@ -264,6 +264,7 @@ def build_entity_scorer_v1(component: str = "crf_ner", bins: int = 10) -> Exampl
             warning is given if no doc has an annotation of it.
         bins: number of equal ranges of probability.
     """
+    check_whole("entity_scorer", bins=bins)
 
     def score(examples: Iterable[Example], **kwargs: object) -> Scores:
         examples = list(examples)

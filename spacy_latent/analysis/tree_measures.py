@@ -32,6 +32,7 @@ from spacy_latent.analysis.attachment import (
 from spacy_latent.analysis.resampling import Value, accuracy, f_score, intervals
 from spacy_latent.analysis.trees import Brackets, Heads
 from spacy_latent.analysis.yields import compare_yields, without_cycles
+from spacy_latent.errors import check_texts
 
 # Function that returns the score of summed counts.
 TREE_MEASURES: dict[str, Value] = {
@@ -219,6 +220,7 @@ def build_tree_scorer_v1(
     The arguments are those of :func:`score_tree_measures`. Reference and prediction may have
     different tokens.
     """
+    check_texts("tree_scorer", ignore_labels=ignore_labels, ignore=ignore)
     return partial(
         score_tree_measures,
         component=component,

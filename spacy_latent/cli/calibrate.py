@@ -159,7 +159,7 @@ def calibrate_cli(
         asked.check_numbers()
         nlp = load(model)
         examples = read_grouped(nlp, dev, limit, group_by, docs_per_document)
-        further = read_examples(nlp, test, limit) if test else []
+        further = read_examples(nlp, test, limit) if test is not None else []
         if test and Path(test).resolve() == Path(dev).resolve():
             warn(
                 "--test has the same texts as the calibration, so its figures are too good. "

@@ -125,6 +125,9 @@ def _read_placed(
     nlp: Language, corpus: str, limit: int, group_by: str
 ) -> tuple[list[Example], list[int], int]:
     """Return examples, their places in the corpus, and the number of those without tokens."""
+    if not corpus:
+        # Path("") is the present directory.
+        raise LatentError(f"The name of the corpus is empty. Give {ACCEPTED}.")
     path = Path(corpus)
     if corpus != STDIN and not path.exists():
         raise LatentError(f"The corpus {corpus} does not exist. Give {ACCEPTED}.")

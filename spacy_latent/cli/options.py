@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+# As NumPy's and that of training.seed; torch's is larger.
+LARGEST_SEED = 2**32 - 1
 Model = Annotated[str, typer.Argument(help="Trained pipeline: a directory or an installed package")]
 Models = Annotated[
     list[Path],

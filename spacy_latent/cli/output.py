@@ -34,10 +34,18 @@ def finished_first() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def check_output(path: Path | None) -> None:
-    """Exit with an error if this file cannot be written; directories may be missing."""
+def check_output(path: Path | None, *read: str | Path) -> None:
+    """Exit with an error if this file cannot be written; directories may be missing.
+
+    Args:
+        read: files that the command reads, and so may not replace.
+    """
     if path is None:
         return
+    if str(path) == "-":
+        fail("- is no file, and standard output is taken", "Give the name of a file.")
+    if any(path.is_file() and Path(one).is_file() and path.samefile(one) for one in read):
+        fail(f"{path} is read, and would be overwritten", "Give another name.")
     if path.is_dir():
         fail(f"{path} is a folder", "Give a file, which may be in this folder.")
     above = next((one for one in path.parents if one.exists()), path)

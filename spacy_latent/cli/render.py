@@ -92,7 +92,7 @@ def render_cli(
     # Standard output may receive the drawing, and must receive nothing else.
     with redirect_stdout(sys.stderr):
         kind = format_of(output, as_format)
-        check_output(Path(output) if output != STDOUT else None)
+        check_output(Path(output) if output != STDOUT else None, data)
         check_input(data, gold)
         prepare(code, gpu_id)
         nlp = load(model)

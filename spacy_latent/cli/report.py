@@ -10,7 +10,7 @@ import typer
 
 from spacy_latent.cli.figures import print_confidence, print_remarks, print_verdicts, to_json
 from spacy_latent.cli.messages import failing, msg
-from spacy_latent.cli.options import Code, FiguresAsJson, GpuId, Ignore, Limit, Model
+from spacy_latent.cli.options import LARGEST_SEED, Code, FiguresAsJson, GpuId, Ignore, Limit, Model
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import best_pipeline, import_code, load, short_name, use_gpu
 from spacy_latent.cli.progress import Stages
@@ -74,7 +74,9 @@ def report_cli(
         "learned ones",
     ),
     limit: Limit = 0,
-    seed: int = typer.Option(0, "--seed", help="Seed of random structures and of intervals"),
+    seed: int = typer.Option(
+        0, "--seed", min=0, max=LARGEST_SEED, help="Seed of random structures and of intervals"
+    ),
     as_json: FiguresAsJson = False,
     fail_trivial: bool = typer.Option(
         False, "--fail-trivial", help="Exit with code 2 if a structure looks trivial"
@@ -95,7 +97,7 @@ def report_cli(
     from spacy_latent.evaluation.assessment import assess
     from spacy_latent.visualize.report import render_report
 
-    check_output(output)
+    check_output(output, corpus)
     with failing("The report could not be made", OSError):
         import_code(code)
         rows = read_training_log(training_log) if training_log else []

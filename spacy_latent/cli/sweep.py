@@ -34,7 +34,10 @@ def sweep_cli(
         5, "--seeds", min=1, help="Number of trainings for each combination of values"
     ),
     study: Path = typer.Option(
-        ..., "--study", help="Journal of the trainings, shared by all workers. Created if missing"
+        ...,
+        "--study",
+        dir_okay=False,
+        help="Journal of the trainings, shared by all workers. Created if missing",
     ),
     output: Path | None = typer.Option(
         None,

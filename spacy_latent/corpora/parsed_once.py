@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_texts
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -153,6 +153,7 @@ def read_parsed_once_v1(
     """
     from spacy.training import Corpus
 
+    check_texts("ParsedOnce", components=components)
     if path is None or not Path(path).exists():
         raise LatentError(
             f"ParsedOnce: the corpus {path} does not exist. Give the right one, for example with "

@@ -8,7 +8,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError, check_one_of, check_positive
+from spacy_latent.errors import (
+    check_not_negative,
+    check_number,
+    check_one_of,
+    check_positive,
+)
 from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.noise import Noise, check_noise
 from spacy_latent.estimators.perturbed_best import PerturbedBest
@@ -63,11 +68,8 @@ class AdaptiveImplicitMLE(NoisyTargetDifference, nn.Module):
         nn.Module.__init__(self)
         check_one_of(self.name, ("forward", "central"), difference=difference)
         check_one_of(self.name, ("noisy", "scores"), norm=norm)
-        if not initial >= 0 or not 0 <= momentum < 1:
-            raise LatentError(
-                f"{self.name}: initial is {initial} and momentum {momentum}; expected initial >= 0 "
-                "and 0 <= momentum < 1."
-            )
+        check_not_negative(self.name, initial=initial)
+        check_number(self.name, lambda m: 0 <= m < 1, "a number in [0, 1)", momentum=momentum)
         check_positive(self.name, rate=rate, target=target)
         check_noise(self.name, noise, scale, num_samples, k)
         self.difference = difference

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import check_number
 from spacy_latent.estimators.attention import Attention
 from spacy_latent.structures.one_of_n import OneOfN
 
@@ -22,11 +22,8 @@ class ConstrainedSparsemax(Attention):
     """
 
     def __init__(self, upper_bound: float = 0.25) -> None:
-        if not 0 < upper_bound <= 1:
-            raise LatentError(
-                f"{self.name}: upper_bound is {upper_bound}; expected a number above 0 and "
-                "at most 1."
-            )
+        expected = "a number above 0 and at most 1"
+        check_number(self.name, lambda bound: 0 < bound <= 1, expected, upper_bound=upper_bound)
         self.upper_bound = upper_bound
 
     def probabilities(self, structure: OneOfN, scores: Tensor, lengths: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError, check_whole
+from spacy_latent.errors import LatentError, check_number, check_whole
 
 Self = TypeVar("Self", bound="ControlVariate")
 
@@ -78,8 +78,7 @@ class MovingAverage(ControlVariate):
 
     def __init__(self, decay: float = 0.95) -> None:
         super().__init__()
-        if not 0 <= decay < 1:
-            raise LatentError(f"MovingAverage: decay is {decay}; expected a number in [0, 1).")
+        check_number("MovingAverage", lambda d: 0 <= d < 1, "a number in [0, 1)", decay=decay)
         self.decay = decay
         self.register_buffer("average", torch.zeros((), dtype=torch.float64))
         # The sum of all earlier weights. Without it the first means would be biased to zero.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, get_args
 
 import torch
@@ -64,7 +65,10 @@ class DenseMarginalization(Estimator):
                 f"structures and max_structures is {self.max_structures}. Use SparseMAP with "
                 "marginalize=true, TopKSparsemax or SumAndSample, or raise max_structures."
             )
-        z, known = best_structures(structure, scores, lengths, self.max_structures)
+        # Memory is taken for as many as are asked for. The logarithm of a count is rounded.
+        largest = float(count.double().exp().amax()) if len(count) else 1.0
+        most = math.ceil(min(1.1 * largest + 1, self.max_structures))
+        z, known = best_structures(structure, scores, lengths, most)
         # Masked before the exponential, which may overflow in padding and give a gradient of NaN.
         log_probs = torch.where(known, structure.log_prob(z, scores, lengths), -torch.inf)
         return Draw(z, log_probs.exp(), padding=~known)

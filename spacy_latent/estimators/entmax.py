@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import check_number
 from spacy_latent.estimators.attention import Attention
 from spacy_latent.structures.one_of_n import OneOfN
 
@@ -20,11 +20,8 @@ class Entmax(Attention):
     """
 
     def __init__(self, alpha: float = 1.5) -> None:
-        if not 1 < alpha <= 10:
-            raise LatentError(
-                f"Entmax: alpha is {alpha}; expected a number above 1 (and up to 10). For softmax, "
-                "which is alpha = 1, use Marginals."
-            )
+        expected = "a number above 1 and up to 10 (for softmax, which is alpha = 1, use Marginals)"
+        check_number(self.name, lambda a: 1 < a <= 10, expected, alpha=alpha)
         self.alpha = alpha
 
     def probabilities(self, structure: OneOfN, scores: Tensor, lengths: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import check_not_negative
 from spacy_latent.estimators.attention import Attention
 from spacy_latent.structures.one_of_n import OneOfN
 
@@ -20,8 +20,7 @@ class Fusedmax(Attention):
     """
 
     def __init__(self, penalty: float = 0.1) -> None:
-        if not 0 <= penalty < float("inf"):
-            raise LatentError(f"Fusedmax: penalty is {penalty}; expected a number >= 0.")
+        check_not_negative(self.name, penalty=penalty)
         self.penalty = penalty
 
     def probabilities(self, structure: OneOfN, scores: Tensor, lengths: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import IncompatiblePair, LatentError, check_one_of
+from spacy_latent.errors import IncompatiblePair, LatentError, check_one_of, check_texts
 from spacy_latent.estimators.base import Draw, Estimator, Given
 from spacy_latent.kinds import find_kind
 from spacy_latent.structures.base import Structure
@@ -69,6 +69,7 @@ class GivenTrees(Estimator):
         self, trees: Trees = "random", seed: int = 0, words: Sequence[str] | None = None
     ) -> None:
         check_one_of(self.name, TREES, trees=trees)
+        check_texts(self.name, or_null=True, words=words)
         if (trees == "nearest") != bool(words):
             raise LatentError(
                 f"{self.name}: trees is {trees!r} and words is {words!r}; expected words, the "

@@ -7,7 +7,13 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError, check_flags, check_whole
+from spacy_latent.errors import (
+    LatentError,
+    check_flags,
+    check_not_negative,
+    check_positive,
+    check_whole,
+)
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.relaxed_loss import RelaxedLoss, Sampled
 from spacy_latent.structures.base import Structure
@@ -58,11 +64,8 @@ class Rebar(Estimator, nn.Module):
         nn.Module.__init__(self)
         check_whole(self.name, num_samples=num_samples)
         check_flags(self.name, learn_strength=learn_strength, learn_relaxation=learn_relaxation)
-        if not relaxation > 0 or not strength >= 0:
-            raise LatentError(
-                f"Rebar: strength is {strength} and relaxation {relaxation}; expected strength >= "
-                "0 and relaxation > 0."
-            )
+        check_not_negative(self.name, strength=strength)
+        check_positive(self.name, relaxation=relaxation)
         learns = learn_strength or learn_relaxation
         if learns and not strength > 0:
             raise LatentError(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 from torch import Tensor
 
-from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.errors import IncompatiblePair, LatentError, check_not_negative
 from spacy_latent.estimators.control_variates import ControlVariate
 from spacy_latent.estimators.rewards import Reward
 from spacy_latent.estimators.score_function import ScoreFunction
@@ -53,11 +51,7 @@ class RewardedScoreFunction(ScoreFunction):
                 f"{self.name}: reward is of type {type(reward).__name__}; expected a Reward, such "
                 "as spacy-latent.ShortArcs.v1, or null."
             )
-        if not (0 <= reward_weight < math.inf and 0 <= task_weight < math.inf):
-            raise LatentError(
-                f"{self.name}: reward_weight is {reward_weight} and task_weight {task_weight}; "
-                "expected numbers >= 0."
-            )
+        check_not_negative(self.name, reward_weight=reward_weight, task_weight=task_weight)
         if not task_weight and (reward is None or not reward_weight):
             raise LatentError(
                 f"{self.name}: task_weight is 0, and reward is null or reward_weight is 0, so that "

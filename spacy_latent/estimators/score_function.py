@@ -8,7 +8,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError, check_flags, check_whole
+from spacy_latent.errors import (
+    LatentError,
+    check_flags,
+    check_not_negative,
+    check_positive,
+    check_whole,
+)
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.control_variates import ControlVariate, mean_of_others
 from spacy_latent.structures.base import Structure
@@ -53,13 +59,11 @@ class ScoreFunction(Estimator, nn.Module):
         entropy_bonus: float = 0.0,
     ) -> None:
         nn.Module.__init__(self)
-        if not 0 <= entropy_bonus < math.inf:
-            raise LatentError(
-                f"{self.name}: entropy_bonus is {entropy_bonus}; expected a number >= 0."
-            )
+        check_not_negative(self.name, entropy_bonus=entropy_bonus)
         check_whole(self.name, num_samples=num_samples, inner_steps=inner_steps)
-        if not clip > 0:
-            raise LatentError(f"{self.name}: clip is {clip}; expected a number > 0.")
+        # Infinity clips nothing.
+        if clip != math.inf:
+            check_positive(self.name, clip=clip)
         check_control_variate(self.name, control_variate, num_samples)
         check_flags(self.name, normalize_advantage=normalize_advantage)
         self.num_samples = num_samples

@@ -6,7 +6,7 @@ from functools import partial
 
 from torch import Tensor
 
-from spacy_latent.errors import IncompatiblePair, LatentError, check_positive
+from spacy_latent.errors import IncompatiblePair, LatentError, check_positive, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
 from spacy_latent.structures.base import Structure
@@ -52,7 +52,8 @@ class Sinkhorn(Estimator):
         num_samples: int = 1,
         k: int = 10,
     ) -> None:
-        check_positive(self.name, temperature=temperature, max_iter=max_iter, tolerance=tolerance)
+        check_positive(self.name, temperature=temperature, tolerance=tolerance)
+        check_whole(self.name, max_iter=max_iter)
         check_noise(self.name, "gumbel" if noise is None else noise, scale, num_samples, k)
         if noise is None and num_samples != 1:
             raise LatentError(

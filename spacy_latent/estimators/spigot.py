@@ -67,6 +67,11 @@ class Spigot(NoisyTargetDifference):
                 f"Spigot: num_samples is {num_samples} without noise, so that all samples would be "
                 "equal. Set noise, or num_samples = 1."
             )
+        elif scale != 1.0:
+            raise LatentError(
+                f"Spigot: scale is {scale!r} without noise, whose scale it is. Set noise, or leave "
+                "scale out."
+            )
         check_one_of(self.name, ("exact", "relaxed"), projection=projection)
         check_positive(self.name, step_size=step_size, tolerance=tolerance)
         check_positive(self.name, or_null=True, max_norm=max_norm)

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import check_flags, check_one_of, check_positive
+from spacy_latent.errors import check_flags, check_one_of, check_positive, check_whole
 from spacy_latent.estimators.target_difference import TargetDifference
 from spacy_latent.structures.base import Structure
 
@@ -54,7 +54,8 @@ class SpigotMarginals(TargetDifference):
     ) -> None:
         check_one_of(self.name, ("projected", "exponentiated"), step=step)
         check_one_of(self.name, ("map", "mean"), forward=forward)
-        check_positive(self.name, step_size=step_size, max_iter=max_iter, tolerance=tolerance)
+        check_positive(self.name, step_size=step_size, tolerance=tolerance)
+        check_whole(self.name, max_iter=max_iter)
         check_flags(self.name, scale_by_batch=scale_by_batch)
         self.step = step
         self.step_size = step_size

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import IncompatiblePair, LatentError, check_one_of
+from spacy_latent.errors import IncompatiblePair, check_not_negative, check_number, check_one_of
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.structures.base import Structure
@@ -57,16 +57,7 @@ class StochasticMask(Estimator, nn.Module):
         nn.Module.__init__(self)
         check_one_of(self.name, ("map", "mean"), prediction=prediction)
         self.prediction = prediction
-        for name, value in (("rate", rate), ("transitions", transitions)):
-            if value is not None and not 0 < value < 1:
-                raise LatentError(
-                    f"{self.name}: {name} is {value}; expected a share between 0 and 1, or null."
-                )
-        if not multiplier_rate >= 0 or not damping >= 0:
-            raise LatentError(
-                f"{self.name}: multiplier_rate is {multiplier_rate} and damping {damping}; "
-                "expected both to be at least 0."
-            )
+        check_shares(self.name, rate, transitions, multiplier_rate, damping)
         self.rate = rate
         self.transitions = transitions
         self.multiplier_rate = multiplier_rate
@@ -199,3 +190,16 @@ def hold(
     with torch.no_grad():
         multiplier += multiplier_rate * mean
     return force * excess
+
+
+def check_shares(
+    name: str,
+    rate: float | None,
+    transitions: float | None,
+    multiplier_rate: float,
+    damping: float,
+) -> None:
+    """Raise an error for invalid settings of the mean share of chosen words."""
+    shares = {"rate": rate, "transitions": transitions}
+    check_number(name, lambda s: 0 < s < 1, "a share between 0 and 1", or_null=True, **shares)
+    check_not_negative(name, multiplier_rate=multiplier_rate, damping=damping)

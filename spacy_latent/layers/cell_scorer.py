@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_number, check_positive, check_whole
 from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder, check_hidden_width
 from spacy_latent.layers.two_texts import split_texts
@@ -122,11 +122,9 @@ def build_cell_scorer_v1(
         raise LatentError(
             f"CellScorer: similarity is {similarity!r}; expected one of {list(SIMILARITIES)}."
         )
-    if neighbours < 0 or not scale > 0:
-        raise LatentError(
-            f"CellScorer: neighbours is {neighbours} and scale {scale}; expected neighbours >= 0 "
-            "and scale > 0."
-        )
+    check_whole("CellScorer", 0, neighbours=neighbours)
+    check_positive("CellScorer", scale=scale)
+    check_number("CellScorer", margin=margin)
     if hidden_width is None and similarity == "dot" and not neighbours and encoder is None:
         if not distance:
             raise LatentError(

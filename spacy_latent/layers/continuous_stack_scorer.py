@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError, check_whole
+from spacy_latent.errors import check_not_negative, check_whole
 from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.counting_scorer import with_noise
 from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder, check_hidden_width
@@ -178,11 +178,7 @@ def build_continuous_stack_scorer_v1(
             token alone.
     """
     check_whole("ContinuousStackScorer", stacks=stacks)
-    if not 0 <= input_noise < float("inf"):
-        raise LatentError(
-            f"ContinuousStackScorer: input_noise is {input_noise}; expected a standard deviation, "
-            "at least 0."
-        )
+    check_not_negative("ContinuousStackScorer", input_noise=input_noise)
     check_hidden_width("ContinuousStackScorer", hidden_width)
     return partial(
         ContinuousStackScorer,

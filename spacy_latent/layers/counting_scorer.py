@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError, check_whole
+from spacy_latent.errors import LatentError, check_not_negative, check_whole
 from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder, check_hidden_width
@@ -143,15 +143,11 @@ def build_counting_scorer(
     """Build a scorer, or raise an error for wrong settings."""
     name = kind.__name__
     check_whole(name, counters=settings.counters)
-    for setting in ("noise", "input_noise"):
-        deviation = getattr(settings, setting)
-        if not 0 <= deviation < float("inf"):
-            raise LatentError(
-                f"{name}: {setting} is {deviation}; expected a standard deviation, at least 0."
-            )
-    if not 0 <= settings.step_cost < float("inf"):
-        raise LatentError(
-            f"{name}: step_cost is {settings.step_cost}; expected a number, at least 0."
-        )
+    check_not_negative(
+        name,
+        noise=settings.noise,
+        input_noise=settings.input_noise,
+        step_cost=settings.step_cost,
+    )
     check_hidden_width(name, settings.hidden_width)
     return partial(kind, settings=settings)

@@ -10,7 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.layers.base import ScorerBuilder, check_output_width
+from spacy_latent.errors import check_whole
+from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.binary_tree_lstm import BinaryTreeLstm, State, node_places, read_spans
 from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder
 from spacy_latent.layers.shared_structures import distinct_pairs
@@ -156,5 +157,5 @@ def build_merge_scorer_v1(
         encoder: gives the scorer, and only the scorer, the context of each token; None for the
             token vectors themselves.
     """
-    check_output_width("MergeScorer", state_width)
+    check_whole("MergeScorer", or_null=True, state_width=state_width)
     return partial(MergeScorer, state_width=state_width, encoder=encoder)

@@ -7,7 +7,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from spacy_latent.layers.base import ScorerBuilder, check_output_width
+from spacy_latent.errors import check_whole
+from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.binary_tree_lstm import BinaryTreeLstm, node_places, read_spans
 from spacy_latent.layers.encoded_scorer import (
     EncodedScorer,
@@ -156,6 +157,6 @@ def build_stack_scorer_v1(
         encoder: gives the scorer, and only the scorer, the context of each token; None for the
             token vectors themselves.
     """
-    check_output_width("StackScorer", state_width)
+    check_whole("StackScorer", or_null=True, state_width=state_width)
     check_hidden_width("StackScorer", hidden_width)
     return partial(StackScorer, state_width=state_width, hidden_width=hidden_width, encoder=encoder)

@@ -10,7 +10,7 @@ states as labels.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_texts
 from spacy_latent.structures.derivatives import recordable, recording
 
 # Score of an impossible label. It is finite, so that gradients exist.
@@ -65,6 +65,24 @@ class _Contradiction(LatentError):
     """Error of tables that allow no set of labels."""
 
 
+def _checked(name: str, groups: Iterable[Iterable[str]]) -> list[list[str]]:
+    """Return the groups of a setting, or raise an error if they are no lists of labels."""
+    if isinstance(groups, (str, Mapping)) or not isinstance(groups, Iterable):
+        raise LatentError(
+            f"CategoryConstraints: {name} is {groups!r}; expected a list of lists of labels."
+        )
+    found = []
+    for group in groups:
+        listed = list(group) if isinstance(group, Iterator) else group
+        check_texts("CategoryConstraints", False, **{f"a group of {name}": listed})
+        found.append(list(listed))
+        if len(found[-1]) < 2 or len(set(found[-1])) < len(found[-1]):
+            raise LatentError(
+                f"CategoryConstraints: {name} has {group}; expected two different labels or more."
+            )
+    return found
+
+
 class CategoryConstraints:
     """Constraints on labels that exclude or imply each other, for ``latent_textcat_multilabel``.
 
@@ -88,16 +106,9 @@ class CategoryConstraints:
         one_of: Iterable[Iterable[str]] = (),
         implied: Iterable[Iterable[str]] = (),
     ) -> None:
-        self.exclusive, self.one_of, self.implied = (
-            [list(group) for group in groups] for groups in (exclusive, one_of, implied)
-        )
-        for name in ("exclusive", "one_of", "implied"):
-            for group in getattr(self, name):
-                if len(group) < 2 or len(set(group)) < len(group):
-                    raise LatentError(
-                        f"CategoryConstraints: {name} has {group}; expected two different labels "
-                        "or more."
-                    )
+        self.exclusive = _checked("exclusive", exclusive)
+        self.one_of = _checked("one_of", one_of)
+        self.implied = _checked("implied", implied)
 
     @property
     def labels(self) -> set[str]:

@@ -9,7 +9,7 @@ from spacy.tokens import Doc
 from thinc.api import Model, torch2xp
 from thinc.types import Floats2d
 
-from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
+from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable, check_whole
 from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.bilstm import build_bilstm_v1
 from spacy_latent.layers.compatibility import check_kind
@@ -68,8 +68,7 @@ def build_labelled_parser_v1(
         nO: number of labels; set by the component.
     """
     trees_of = check_structure(structure or SpanningTree(single_root=True))
-    if max_length < 1:
-        raise LatentError(f"LabelledParser: max_length is {max_length}; expected at least 1.")
+    check_whole("LabelledParser", label_hidden_width=label_hidden_width, max_length=max_length)
     training = TrainingSettings(scorer_learn_rate, Temperature(1.0), dropout)
     if evidence is not None:
         check_kind("evidence", evidence, WordObjective)

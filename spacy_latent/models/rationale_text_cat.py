@@ -19,6 +19,7 @@ from thinc.types import Floats2d
 
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator
+from spacy_latent.estimators.stochastic_mask import check_shares
 from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.compatibility import build_part, check_kind
 from spacy_latent.layers.encoded_scorer import EncoderBuilder
@@ -184,18 +185,10 @@ def check_structure(structure: Structure, transition_cost: float) -> None:
 
 def check_targets(structure: Structure, choice: RationaleSettings) -> None:
     """Raise an error for shares outside of 0 to 1, or without the marginals they need."""
+    check_shares(NAME, choice.rate, choice.transitions, choice.multiplier_rate, choice.damping)
     for name, share in (("rate", choice.rate), ("transitions", choice.transitions)):
-        if share is not None and not 0 < share < 1:
-            raise LatentError(
-                f"{NAME}: {name} is {share}; expected a share between 0 and 1, or null."
-            )
         if share is not None and "marginals" not in structure.tractable:
             raise NotTractable(structure.name, "marginals", f"{name} = null")
-    if not choice.multiplier_rate >= 0 or not choice.damping >= 0:
-        raise LatentError(
-            f"{NAME}: multiplier_rate is {choice.multiplier_rate} and damping {choice.damping}; "
-            "expected both to be at least 0."
-        )
 
 
 def build_rationale_module(

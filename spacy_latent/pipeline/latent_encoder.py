@@ -103,6 +103,8 @@ class LatentEncoder(TrainedComponent):
             transitions of a shift-reduce parser this is SPINN (Bowman et al. 2016).
     """
 
+    output_for_each_label = False
+
     def __init__(
         self,
         vocab: Vocab,

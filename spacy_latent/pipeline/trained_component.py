@@ -6,7 +6,7 @@ import reprlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 from spacy.errors import Errors
 from spacy.language import Language
@@ -38,6 +38,9 @@ def sample_of(examples: Iterable[Example]) -> list[Example]:
 
 class TrainedComponent(StoredComponent):
     """Component that is saved with everything it has learnt, including its labels."""
+
+    # Whether the component gives its model an output for each label.
+    output_for_each_label: ClassVar[bool] = True
 
     # Keys of the warnings that were given, see tell_once.
     _warned: set[str]

@@ -16,6 +16,9 @@ class Constraint(ABC):
     It is added to the structures of the graph.
     """
 
+    def check(self, axes: int) -> None:  # noqa: B027 (most constraints fit any parts)
+        """Raise LatentError if the constraint cannot be on parts with so many axes."""
+
     @abstractmethod
     def factors(self, parts: np.ndarray) -> list[LogicFactor]:
         """Return the logic factors of an item with these parts.
@@ -45,12 +48,15 @@ class LineBudget(Constraint):
         self.axis = axis
         self.but_first = but_first
 
-    def factors(self, parts: np.ndarray) -> list[LogicFactor]:
-        if self.axis >= parts.ndim:
+    def check(self, axes: int) -> None:
+        if self.axis >= axes:
             raise LatentError(
-                f"LineBudget: axis is {self.axis}, and parts have {parts.ndim} axes; expected "
-                f"{' or '.join(map(str, range(parts.ndim)))}."
+                f"LineBudget: axis is {self.axis}, and parts have {axes} axes; expected "
+                f"{' or '.join(map(str, range(axes)))}."
             )
+
+    def factors(self, parts: np.ndarray) -> list[LogicFactor]:
+        self.check(parts.ndim)
         lines = np.moveaxis(parts, self.axis, 0)[int(self.but_first) :]
         known = [line[line >= 0].ravel().tolist() for line in lines]
         return [Budget(line, self.limit) for line in known if len(line) > self.limit]

@@ -84,6 +84,8 @@ class FactorGraph(Structure):
         self.structures = dict(structures)
         self.constraints = dict(constraints or {})
         self.first = next(iter(self.structures.values()))
+        for constraint in self.constraints.values():
+            constraint.check(self.first.part_axes)
         for structure in self.structures.values():
             able = structure.linear and structure.has_map
             if not able or structure.part_axes != self.first.part_axes:

@@ -17,6 +17,7 @@ for each step. A subclass with another recursion sets ``smoothed_family`` to Non
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, get_args
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from spacy_latent.errors import InvalidScores, NotTractable, check_one_of
+from spacy_latent.errors import InvalidScores, NotTractable, check_one_of, is_number
 from spacy_latent.kernels.autograd.derivatives import is_transformed
 from spacy_latent.kernels.autograd.tracing import INFEASIBLE, not_compiled, not_traced, refuse
 from spacy_latent.structures.base import Structure
@@ -245,7 +246,7 @@ def _check(name: str, structure: Structure, regularizer: str, gamma: float) -> N
 
 
 def check_regularizer(name: str, regularizer: str, gamma: float) -> None:
-    """Raise an error for an unknown regularizer, or for γ of 0 or less."""
+    """Raise an error for an unknown regularizer, or for γ that is not above 0 and finite."""
     check_one_of(name, get_args(Regularizer), error=InvalidScores, regularizer=regularizer)
-    if not isinstance(gamma, (int, float)) or not gamma > 0:
+    if not is_number(gamma) or not 0 < gamma < math.inf:
         raise InvalidScores(f"{name}: gamma is {gamma!r}; expected a positive number.")

@@ -18,7 +18,7 @@ from spacy.language import Language
 from spacy.util import SimpleFrozenList, registry
 from wasabi.util import ICONS, MESSAGES
 
-from spacy_latent.errors import LatentError, LatentWarning, number_of
+from spacy_latent.errors import LatentError, LatentWarning, check_texts, number_of
 from spacy_latent.training.structure_observer import (
     CHANGED,
     Statistics,
@@ -89,6 +89,8 @@ def build_structure_logger_v1(
         columns: statistics of each component in the console; by the kind of its structure if None.
         frames: largest number of evaluations that are drawn, at equal distances.
     """
+    check_texts("StructureLogger", sentences=sentences)
+    check_texts("StructureLogger", or_null=True, components=components, columns=columns)
     if limit < 1:
         raise LatentError(f"StructureLogger: limit is {limit}; expected at least 1 doc.")
     if frames < 2:

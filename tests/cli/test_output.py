@@ -51,6 +51,20 @@ def test_a_place_that_cannot_be_written_to_ends_the_command(
     assert "cannot be written" in capsys.readouterr().err
 
 
+def test_a_dash_and_a_file_that_is_read_are_no_places_to_write_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("dev.spacy").touch()
+    Path("link.spacy").symlink_to("dev.spacy")
+    for output, read in [("-", "dev.spacy"), ("dev.spacy", tmp_path / "link.spacy")]:
+        with pytest.raises(SystemExit):
+            check_output(Path(output), read)
+    # Others are: a file of that name in a folder, and one beside standard input.
+    check_output(Path("new/-"), "dev.spacy")
+    check_output(Path("page.html"), "-")
+
+
 def test_figures_that_json_lacks_are_null(tmp_path: Path) -> None:
     write_json(tmp_path / "figures.json", {"a": [float("nan"), 1.0], "b": float("inf")})
     assert srsly.read_json(tmp_path / "figures.json") == {"a": [None, 1.0], "b": None}

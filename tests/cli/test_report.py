@@ -389,7 +389,7 @@ def test_debug_without_texts_says_nothing_of_their_labels(tmp_path: Path, name: 
         code = 0 if name == "crf_ner" else 1
         shown = said("debug", tmp_path / "base.cfg", code=code)
     # A crf_ner can be initialized without labels, and a latent_textcat cannot.
-    wanted = "Gradients were not checked" if name == "crf_ner" else "nothing to initialize"
+    wanted = "Gradients were not checked" if name == "crf_ner" else "no examples to initialize"
     assert wanted in shown and "[corpora.train] has no path" in shown
     assert "no label was found" not in shown
 
@@ -535,3 +535,37 @@ def test_names_are_as_long_as_they_must_be() -> None:
     same = ["a/0/model", "b/0/model"]
     assert [short_name(path, same) for path in same] == same
     assert short_name("dev.spacy") == "dev.spacy"
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_seeds_that_no_generator_takes_are_refused(saved: Path, tmp_path: Path, seed: int) -> None:
+    page = tmp_path / "page.html"
+    latent("report", saved / "model", saved / "dev.spacy", page, "--seed", seed, code=2)
+    latent("explain", saved / "model", "a text", "--seed", seed, code=2)
+    latent("demo", "--seed", seed, code=2)
+
+
+def test_an_empty_name_of_a_corpus_is_not_the_present_directory(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variable of the shell may be empty, and the directory may have other docs."""
+    monkeypatch.chdir(saved)
+    model = saved / "model"
+    latent("report", model, "", tmp_path / "page.html", code=1)
+    for command in ("scores", "stats"):
+        latent("evaluate", command, model, "", code=1)
+
+
+def test_a_report_does_not_replace_its_corpus(saved: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "dev.spacy"
+    corpus.write_bytes((saved / "dev.spacy").read_bytes())
+    for command in (["report"], ["render", "--format", "svg"]):
+        latent(*command, saved / "model", corpus, corpus, code=1)
+    assert corpus.read_bytes() == (saved / "dev.spacy").read_bytes()
+
+
+def test_files_in_place_of_directories_end_without_traceback(saved: Path, tmp_path: Path) -> None:
+    latent("demo", "--train", saved / "dev.spacy", code=2)
+    (tmp_path / "grid.json").write_text('{"training.dropout": [0.1]}')
+    config = saved / "model" / "config.cfg"
+    latent("sweep", config, "--grid", tmp_path / "grid.json", "--study", "", code=2)

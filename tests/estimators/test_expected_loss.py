@@ -27,6 +27,7 @@ from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.one_of_n import OneOfN
+from spacy_latent.structures.results import TopK
 from spacy_latent.structures.spanning_tree import SpanningTree
 
 FEATURES = 3
@@ -216,6 +217,22 @@ def test_dense_marginalization_is_the_exact_gradient(structure: Structure) -> No
 def test_dense_marginalization_refuses_more_structures_than_it_may_sum() -> None:
     with pytest.raises(LatentError, match=r"16.*max_structures.*10"):
         gradients(DenseMarginalization(10), SpanningTree(), 2)
+
+
+def test_dense_marginalization_asks_for_no_more_structures_than_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, top_k, expected = [], OneOfN.top_k, exact_gradient(OneOfN())
+
+    def counted(self: OneOfN, scores: torch.Tensor, lengths: torch.Tensor, k: int) -> TopK:
+        asked.append(k)
+        assert k <= 10
+        return top_k(self, scores, lengths, k)
+
+    monkeypatch.setattr(OneOfN, "top_k", counted)
+    found = gradients(DenseMarginalization(10**12), OneOfN(), 1)
+    torch.testing.assert_close(found, expected)
+    assert asked
 
 
 def test_top_k_sparsemax_is_sparsemax_where_few_get_a_share() -> None:

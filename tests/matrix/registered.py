@@ -10,6 +10,7 @@ from typing import Any
 
 from spacy_latent.estimators.attention import Attention
 from spacy_latent.estimators.base import Estimator
+from spacy_latent.estimators.control_variates import ControlVariate
 from spacy_latent.estimators.factorised import FactorisedEstimator, is_factorised
 from spacy_latent.estimators.given_trees import GivenTrees
 from spacy_latent.estimators.mixed_dirichlet import MixedDirichlet
@@ -43,6 +44,13 @@ def structures() -> dict[str, type[Structure]]:
 @cache
 def estimators() -> dict[str, type[Estimator]]:
     return _registered(lambda loaded: inspect.isclass(loaded) and issubclass(loaded, Estimator))
+
+
+@cache
+def control_variates() -> dict[str, type[ControlVariate]]:
+    return _registered(
+        lambda loaded: inspect.isclass(loaded) and issubclass(loaded, ControlVariate)
+    )
 
 
 @cache

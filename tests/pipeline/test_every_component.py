@@ -140,6 +140,15 @@ def test_updates_reach_every_weight(name: str) -> None:
 
 
 @EACH
+@pytest.mark.parametrize("number", [0, 5])
+def test_a_number_of_labels_in_the_config_is_refused(name: str, number: int) -> None:
+    """The component sets it. Trained with another number, it could not be loaded again."""
+    config = {"model": {"tok2vec": TOK2VEC, "nO": number}}
+    with pytest.raises(LatentError, match=f"nO is {number}"):
+        spacy.blank("en").add_pipe(name, config=config)
+
+
+@EACH
 def test_the_same_seed_gives_the_same_weights(name: str) -> None:
     first, second = (trained(name, 3).to_bytes(exclude=["vocab"]) for _ in range(2))
     assert first == second

@@ -450,9 +450,10 @@ def test_structures_that_do_not_go_together_are_refused() -> None:
     ):
         with pytest.raises(LatentError, match=r"limit|axis|but_first"):
             wrong()
-    graph = FactorGraph({"all": Bits()}, {"lines": LineBudget(1, axis=1)})
     with pytest.raises(LatentError, match=r"1.*0"):
-        graph.sparsemap(torch.zeros(1, 3), torch.tensor([3]))
+        FactorGraph({"all": Bits()}, {"lines": LineBudget(1, axis=1)})
+    with pytest.raises(LatentError, match=r"1.*0"):
+        LineBudget(1, axis=1).factors(np.arange(3))
 
 
 @pytest.mark.parametrize(
