@@ -142,8 +142,8 @@ class Structure(StructureContract):
     def entropy(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return the entropy of p(z) ∝ exp(z·s) in nats, ``(B,)``; differentiable.
 
-        It is computed in float64, as are the next three: they are small differences of large
-        numbers.
+        Like :meth:`cross_entropy` and :meth:`kl`, it is computed in float64, since it is a small
+        difference of large numbers.
         """
         exact = _in_float64(scores)
         return self._cross_entropy(exact, exact, lengths).clamp_min(0.0).to(scores.dtype)

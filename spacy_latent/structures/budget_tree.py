@@ -73,7 +73,7 @@ class BudgetTree(DependencyTree):
     advice = (
         "sparsemap (the SparseMAP estimator with its defaults), or ProjectiveTree or SpanningTree"
     )
-    # Not those of compiled structures: there are no kernels for sums.
+    # Unlike other trees, it has no kernels for sums.
     _log_partition, _marginals = Structure._log_partition, Structure._marginals
 
     def __init__(

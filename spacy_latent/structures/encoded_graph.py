@@ -94,8 +94,8 @@ class EncodedGraph:
 
     Args:
         shape: of the scores of the item.
-        factors: structures and logic factors. Parts that no factor names do not exist: they stay 0.
-            (A part without any constraint is in a Budget of its own.)
+        factors: structures and logic factors. Parts that are in no factor stay 0. To have a part
+            without a constraint, put it in a Budget of its own.
     """
 
     def __init__(
@@ -151,7 +151,8 @@ class GraphBatch:
             disjoint ones.
         border: number of edges of structures.
         factor_item, starts: item and first edge of each structure, and the end of the last.
-        logic_item, logic_starts: the same of logic factors, counted from their first edge.
+        logic_item, logic_starts: the same for logic factors. Edges are counted from the first edge
+            of a logic factor.
     """
 
     def __init__(self, graphs: Sequence[EncodedGraph]) -> None:

@@ -142,7 +142,7 @@ class KOfN(ItemSet, CompiledStructure):
         def log_clocks() -> Tensor:
             """Draw clocks given the order.
 
-            Items left over wait for all choices, and the other items for their own.
+            A chosen item waits until its own choice, and the other items until the last one.
             """
             times = log_exponential(log_rates.detach()) - log_rates
             elapsed, running = torch.zeros_like(finite), torch.zeros_like(allowed)
