@@ -32,7 +32,8 @@ class MonotoneAlignment(Alignment, CompiledStructure):
             Chiba 1978). "needleman_wunsch" are sets of matched pairs, each word in at most one and
             later words with later ones (Needleman and Wunsch 1970). An unmatched word scores 0. To
             charge a cost g for each unmatched word, add 2g to all scores.
-        window: only cells within so many steps of the diagonal; None for all.
+        window: largest distance of a cell from the line between the first and the last pair of
+            words, in words of the shorter sentence; None for no bound.
     """
 
     family: ClassVar[str] = "spacy_latent.kernels.alignments.monotone_alignment:FAMILY"
