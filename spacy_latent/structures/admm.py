@@ -15,8 +15,8 @@ from spacy_latent.kernels.sparsemap.factor_active_set import FactorSupports
 from spacy_latent.structures.encoded_graph import EncodedGraph, GraphBatch
 from spacy_latent.structures.factor_projections import Infeasible, Projections
 
-# Calls of a structure's oracle in an iteration. While copies differ much, exact ones are of little
-# use, and supports are kept for the next iteration.
+# Calls of a structure's oracle in an iteration. While the copies of a part differ much, exact
+# projections are of little use. Supports are kept for the next iteration.
 ROUNDS = 10
 # Smallest bound on these calls before the first iteration, and in an attempt to finish. The bound
 # may be as large as the number of iterations: a structure that is missing from a support is missing

@@ -74,7 +74,7 @@ class Structure(StructureContract):
     def covers(self, other: Structure) -> bool | None:
         """Return whether this set holds every structure of ``other``, or None if that is not known.
 
-        A set is assumed to cover only itself unless its class says otherwise.
+        By default it is True for a set with the same class and settings, and None for others.
         """
         same = type(self) is type(other) and _are_same(self._settings(), other._settings())
         return True if same else None

@@ -18,9 +18,9 @@ class StructureFactor:
     """Structure over some parts of a graph.
 
     Args:
-        parts: int array of the shape that the structure's parts have for an item of this length:
-            the number in the graph of each part. It is −1 at entries that are no part (the diagonal
-            of a tree's arcs), or must not be chosen.
+        parts: int array, the number in the graph of each part of the structure, in the shape of its
+            parts for this length. It is −1 at entries that are no part, such as the diagonal of a
+            tree's arcs, or that must not be chosen.
         length: the item's length, or lengths, as the structure takes them.
     """
 

@@ -175,7 +175,7 @@ class KOfN(ItemSet, CompiledStructure):
         Rounding of such sums hides the number of ways to choose them.
 
         Returns:
-            The scores, float64, which differ from the k-th by at most FAR, and ``(B,)``.
+            The scores, float64, which differ from the k-th by at most FAR, and amounts ``(B,)``.
         """
         exact = scores.double()
         values = exact.detach()

@@ -61,10 +61,10 @@ class Reparameterized:
 
 @dataclass
 class ReparameterizedTrace(Reparameterized):
-    """Sample with noisy scores if an algorithm builds z by choices from softmaxes, its trace.
+    """Structure z that an algorithm builds by choices from softmaxes, its trace, and noisy scores.
 
-    With the scores ``noisy`` the algorithm makes these choices. ``redrawn`` is a draw from their
-    distribution given the choices.
+    With the scores ``noisy`` the algorithm makes these choices. ``redrawn`` is a draw from the
+    distribution of ``noisy`` given the choices.
 
     Attributes:
         log_probs: ``(B,)``, of the choices, as in :class:`Traces`; differentiable.
