@@ -43,7 +43,7 @@ class TraceRelax(Relax):
     sum of its scores.
 
     c is a network of the noisy scores, relaxed by a softmax, and of the scores. It is trained as in
-    Relax. In the code of the paper's authors for ListOps it sees the text as well.
+    Relax. In the code of the paper's authors for ListOps it also reads the text.
 
     Args:
         num_samples, hidden_width, relaxed_loss: as for Relax. The relaxation of relaxed_loss is the
