@@ -29,18 +29,18 @@ class AdaptiveImplicitMLE(NoisyTargetDifference, nn.Module):
     forbids, even by a score like −1e6 or −1e30. The authors' code takes both norms over the whole
     batch. Here each item has its own, so that no item changes the step of another.
 
-    β rises by ``rate`` after a batch if a running mean of the number of parts with a gradient is
-    below ``target`` per item. Otherwise it falls by ``rate``. β and the running mean are saved with
-    the weights, as the buffers ``step`` and ``changed``. The scale of the loss does not affect the
-    target, only the length of the gradient.
+    β rises by ``rate`` after a batch if too few parts get a gradient: if a running mean of their
+    number per sample is below ``target``. Otherwise it falls by ``rate``. β and the running mean
+    are saved with the weights, as the buffers ``step`` and ``changed``. The scale of the loss
+    changes the size of the gradient, but not the parts that get one.
 
     Args:
         difference: "forward", (z − MAP(s + ε − λg)) / λ, or "central", between s + ε + λg and s + ε
             − λg, divided by 2λ.
         initial: β at the start.
         rate: change of β in a step.
-        target: wished number of parts of an item with a gradient.
-        momentum: weight of the past in the running mean; 0 takes the last batch alone.
+        target: number of parts of a sample that should get a gradient.
+        momentum: weight of the past in the running mean; with 0 it is the mean of the last batch.
         noise, scale, num_samples, k: as for I-MLE.
         norm ("noisy" or "scores"): "scores" takes ‖s‖, as in the paper. Scores of 0, which a scorer
             with a last layer of zeros gives, then never have a gradient, whatever β. "noisy" takes

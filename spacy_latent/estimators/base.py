@@ -40,8 +40,8 @@ class Draw:
         padding: ``(K, B)`` bool, true for structures beyond the number that an item has. These have
             weight 0 and are not composed. None if every item has K structures.
         penalty: ``(B,)``, added to the objective of each item in training, or None.
-        cost: ``(B,)``, added to the objective of a batch in training, divided by its number of
-            tokens, or None.
+        cost: ``(B,)``, or None. The sum over a batch, divided by the number of tokens of the batch,
+            is added to its objective in training.
         extras: ``(E, B)``, further numbers of each item for :meth:`Estimator.objective`, or None.
             They are summed over the spans of a text, like ``log_probs``.
     """
@@ -130,8 +130,9 @@ class Estimator(Staged, ABC):
             ``log_potential``.
         needs_loss: whether the gradient needs the loss of each structure (:meth:`objective`). Only
             a component that owns its loss can give it; others refuse the estimator.
-        solves: whether it asks for SparseMAP of the scores or of a point. SparseMAP takes scores of
-            parts alone, so the estimator cannot work if more than parts has a score.
+        solves: whether it calls SparseMAP, for the scores or for a point. SparseMAP reads only
+            scores of parts. So the estimator refuses structures that also score something else,
+            such as transitions between tags.
         has_support: whether it predicts the mean of SparseMAP's support. These few structures and
             their weights are then its alternatives.
         inner_steps: see ScoreFunction.
@@ -147,11 +148,11 @@ class Estimator(Staged, ABC):
             it.
         criterion: "expected_loss" minimises Σ_z p(z)·L(z). "marginal_likelihood" minimises
             −log Σ_z p(z)·e^(−L(z)); the loss is then −log p(y | z), and the component must own it.
-        entropy_of_scores: whether the entropy of p(z) ∝ exp(z·s), which ``entropy_weight``
-            multiplies, measures how sure the distribution is; False refuses that setting.
-        leaves_out_unlabelled: whether :meth:`objective` gets no text whose labels tell nothing. Its
-            loss would be 0 for all structures, and spoil what is estimated from several texts, such
-            as a running mean.
+        entropy_of_scores: whether the entropy of p(z) ∝ exp(z·s) measures how certain the
+            structures are. Only then may ``entropy_weight``, which multiplies it, be set.
+        leaves_out_unlabelled: whether texts without labels are left out of :meth:`objective`. Their
+            loss would be 0 for all structures, and would bias estimates from several texts, such as
+            a running mean.
         hard: whether ``Draw.z`` is 0/1 in training. The default is False, so that composers which
             need 0/1 refuse a class that does not set it.
         hard_at_prediction: whether ``Draw.z`` is 0/1 if ``is_train`` is False.
@@ -190,7 +191,7 @@ class Estimator(Staged, ABC):
 
     @property
     def solves(self) -> bool:
-        """True if it asks for SparseMAP, which takes scores of parts alone."""
+        """True if it calls SparseMAP, which reads only scores of parts."""
         return False
 
     def needed(self) -> frozenset[str]:

@@ -18,7 +18,8 @@ class BlackBox(TargetDifference):
     Args:
         interpolation: λ, to be chosen against the size of scores and gradients.
         scale_by_batch: multiply g by the number of items, for losses that are means over them.
-            Components solve texts of similar length together, and the number is of these alone.
+            Components solve texts of similar length together; items are then the texts of one such
+            group, not of the whole batch.
     """
 
     def __init__(self, interpolation: float = 10.0, scale_by_batch: bool = False) -> None:

@@ -18,7 +18,7 @@ class ConstrainedSparsemax(Attention):
 
     Args:
         upper_bound: largest weight of an item, above 0 and at most 1; 1 is sparsemax. If a text has
-            too few items for it, they have equal weights.
+            fewer than 1 / upper_bound items, their weights are equal and exceed the bound.
     """
 
     def __init__(self, upper_bound: float = 0.25) -> None:

@@ -173,10 +173,10 @@ class LeaveOneOut(ControlVariate):
 class OptimalCoefficient(ControlVariate):
     """Another control variate c with the coefficient that minimises the variance of L − b.
 
-    It is b = E[L] + β·(c − E[c]) with β = Cov(L, c) / Var(c). The moments are those of the samples
-    of the other texts of the batch. They are independent of the sample whose loss b is subtracted
-    from, so that the gradient stays unbiased. A constant c has β = 0. A text alone in its batch has
-    b = c.
+    It is b = E[L] + β·(c − E[c]) with β = Cov(L, c) / Var(c). The moments are estimated from the
+    samples of the other texts of the batch. They do not depend on the sample whose loss b is
+    subtracted from, so the gradient stays unbiased. A constant c has β = 0. A text alone in its
+    batch has b = c.
 
     Args:
         control_variate: c; None for SelfCritical.

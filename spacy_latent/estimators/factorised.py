@@ -41,8 +41,8 @@ def over_choices(structure: Factorised, values: Tensor) -> Tensor:
 class FactorisedEstimator(Estimator):
     """Base class of estimators that sample independent choices.
 
-    In a bound on evidence the mean value over samples is exact, as are the KL and its gradient. The
-    gradient of the reconstruction for the scores is biased as for other losses.
+    In a bound on evidence, the value is an unbiased estimate, and the KL and its gradient are
+    exact. The gradient of the reconstruction for the scores is biased, as for other losses.
 
     Args:
         num_samples: K, each of weight 1/K.

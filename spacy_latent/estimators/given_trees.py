@@ -45,19 +45,19 @@ class GivenTrees(Estimator):
     nothing.
 
     With "root" no arc is between two tokens, so the composer has the same weights without a tree.
-    Structures of spans have "random", "left", "right" and "balanced". All trees except "random" may
-    break a structure's ``direction``, ``max_arc_length`` or ``single_root``.
+    Structures of spans take only "random", "left", "right" and "balanced". All trees except
+    "random" may break a structure's ``direction``, ``max_arc_length`` or ``single_root``.
 
     Args:
-        trees: "random", one of the set of structures, all equally likely; the same words always get
-            the same tree, in every epoch and process. "left", every token on the next. "right",
-            every token on the one before. "flat", all on the first. "balanced", the middle token
-            over the middles of both halves. "root", every token on the root. "nearest", every token
-            on the nearest before it that is one of ``words``. "heads", the heads of the doc,
-            written by the corpus reader or by a parser before this component; name the parser in
-            ``training.annotating_components``.
+        trees: the head of each token. "random": a tree of the structure's set, all equally likely;
+            the same words always get the same tree, in every epoch and process. "left": the next
+            token. "right": the token before. "flat": the first token. "balanced": the middle token
+            heads the middle tokens of both halves, and so on. "root": the root. "nearest": the
+            nearest earlier token that is one of ``words``, else the first such token of the text.
+            "heads": the head in the doc, written by the corpus reader or by a parser before this
+            component; name the parser in ``training.annotating_components``.
         seed: seed of the random trees.
-        words: with "nearest", the texts of the tokens that have modifiers.
+        words: with "nearest", the texts of the tokens that may have modifiers.
     """
 
     requires: ClassVar[frozenset[str]] = frozenset()

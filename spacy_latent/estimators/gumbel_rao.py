@@ -64,7 +64,7 @@ class GumbelRao(FactorisedEstimator):
         with torch.no_grad():
             noisy = structure.redraw(chosen, repeated, sizes)
         safe = repeated.masked_fill(noisy.isneginf(), 0.0)
-        # The value of the noisy scores, and the gradient of those without noise.
+        # The value of the noisy scores, with the gradient of the scores without noise.
         moved = (noisy + (safe - safe.detach())).to(scores.dtype)
         soft = structure.marginals(moved / self.temperature, sizes)
         return soft.unflatten(0, (self.num_redrawn, *z.shape[:2])).mean(0)

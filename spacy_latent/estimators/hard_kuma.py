@@ -21,7 +21,7 @@ class HardKuma(StochasticMask):
     k = (1 − u^(1/b))^(1/a) with u uniform (Bastings et al. 2019, section 4). Both shapes come from
     one score and one concentration κ, a = κ e^(s/2) and b = κ e^(−s/2). z is near 1 for high scores
     and near 0 for low ones. κ decides how often an undecided mask is 0 or 1: for a score of 0 and
-    κ = 1, k is uniform and 83 % of the draws lie between 0 and 1; with κ = 0.2 it is 39 %.
+    κ = 1, k is uniform and 83 % of the draws lie between 0 and 1; with κ = 0.2 it is 38 %.
 
     The paper learns a and b of each word. Here κ is one number for all parts.
 

@@ -24,7 +24,8 @@ class ImplicitMLE(NoisyTargetDifference):
         num_samples: number of structures drawn per item.
         k: for "sum_of_gamma", the number of parts of a typical structure; for KOfN, its k.
         scale_by_batch: multiply g by the number of items, for losses that are means over them.
-            Components solve texts of similar length together, and the number is of these alone.
+            Components solve texts of similar length together; items are then the texts of one such
+            group, not of the whole batch.
     """
 
     def __init__(

@@ -141,7 +141,7 @@ def _allowed(structure: Structure, scores: Tensor, lengths: Tensor) -> tuple[Ten
 def _log_faces(scores: Tensor, allowed: Tensor) -> Tensor:
     """Return log(Π(1 + e^s) − 1), ``(B,)``, the log-partition of all nonempty sets."""
     whole = softplus(scores).masked_fill(~allowed, 0.0).sum(1)
-    # If it is small, its logarithm from those of the softplus terms: expm1(w) = w·(1 + w/2 + ...).
+    # If w is small: log expm1(w) = log w + w/2 + ..., with log w from logarithms of its terms.
     small = scores - scores.clamp_max(-15).exp() / 2
     each = torch.where(scores < -15, small, softplus(scores.clamp_min(-15)).log())
     small = each.masked_fill(~allowed, -1e30).logsumexp(1) + whole / 2

@@ -58,7 +58,7 @@ def repeat_with_noise(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return ``num_samples`` perturbed copies of a batch, their noise, and their lengths.
 
-    The noise of all parts is drawn at once, since a method with a target uses it twice.
+    The noise is returned as well, for gradients that depend on it.
 
     Returns:
         Copies ``(K·B, *parts)``, one after another; noise of the same shape; and lengths.

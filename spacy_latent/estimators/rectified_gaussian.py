@@ -21,8 +21,8 @@ class RectifiedGaussian(StochasticMask):
 
     Args:
         scale: σ at the beginning. The smaller, the more the mask is SparseMAP's.
-        learn_scale: whether σ is a weight, one for all parts. Its gradient is that of the drawn
-            masks and of the penalty.
+        learn_scale: whether σ is a weight, one for all parts. Its gradient comes from the drawn
+            masks and from the penalty.
         rate, transitions, multiplier_rate, damping, prediction: see StochasticMask.
     """
 
@@ -58,8 +58,8 @@ class RectifiedGaussian(StochasticMask):
 
     def mean(self, scores: Tensor) -> Tensor:
         # E[clip(y, 0, 1)] = σ (L(−m/σ) − L((1 − m)/σ)), L(x) = φ(x) − x Φ(−x), without quadrature,
-        # which would miss the step of a small σ. For m above ½, by symmetry, it is 1 less that of
-        # 1 − m, since large numbers would cancel.
+        # which would miss the step of a small σ. For m above ½ large numbers would cancel, so it is
+        # 1 less the mean for 1 − m, by symmetry.
         sigma, middle = self._sigma(scores), scores + 0.5
         low = torch.where(middle > 0.5, 1.0 - middle, middle)
         value = sigma * (_loss(-low / sigma) - _loss((1.0 - low) / sigma))

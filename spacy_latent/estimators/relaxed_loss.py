@@ -93,9 +93,9 @@ class RelaxedLoss(nn.Module):
         Args:
             z: samples, ``(K, B, *parts)``.
             log_probs: ``(K·B,)``.
-            relaxed: further results of :meth:`connect`.
-            extras: more extras, each ``(K·B,)``, before the log-probabilities of the relaxations;
-                the first is the further number of :meth:`connect`.
+            relaxed: results of :meth:`connect` from the third on.
+            extras: extras of the Draw, each ``(K·B,)``. The first is the second result of
+                :meth:`connect`. The log-probabilities of ``relaxed`` follow them.
         """
         count, batch = z.shape[:2]
         soft = [part.to(z).view(2 * count, *z.shape[1:]) for part in relaxed[::2]]
@@ -130,9 +130,9 @@ class RelaxedLoss(nn.Module):
         """Return results of a graph of its own, whose gradients train this module as well.
 
         Returns:
-            Log-probabilities ``(K·B,)`` for the loss of samples; a further number of each sample,
-            which is 0, and which the objective has to add; then for each temperature relaxations
-            ``(2·K·B, *parts)``, and the log-probabilities again.
+            Log-probabilities ``(K·B,)`` for the loss of samples; zeros ``(K·B,)``, which the
+            objective must add, since their gradient trains η, τ and the weights of c; then for
+            each temperature the relaxations ``(2·K·B, *parts)`` and the log-probabilities again.
         """
         own = (self.log_strength, self.log_relaxation)
         return list(_Trained.apply(inner, scores, *own, *inner.weights))
@@ -150,9 +150,9 @@ class Sampled:
         leaf: scores of the samples, ``(K·B, *parts)``, a leaf of the graph.
         log_probs: ``(K·B,)``.
         soft: the relaxations ``(2·K·B, *parts)`` for each temperature.
-        network: for a further control variate c, ∇c(r) − ∇c(r̃) ``(K·B, *parts)`` and c(r̃)
-            ``(K·B,)``; None for none. The objective subtracts c(r̃) from the loss. The further
-            number of :meth:`RelaxedLoss.connect` then has the gradient ∇c(r) − ∇c(r̃).
+        network: for another control variate c, ∇c(r) − ∇c(r̃) ``(K·B, *parts)`` and c(r̃)
+            ``(K·B,)``; None if there is no c. The objective subtracts c(r̃) from the loss. The
+            zeros of :meth:`RelaxedLoss.connect` then have the gradient ∇c(r) − ∇c(r̃).
         weights: weights of c.
     """
 
@@ -180,8 +180,8 @@ class _Trained(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         inner: Sampled = ctx.inner
-        # The further number is added to the objective, so its gradient is the factor by which the
-        # caller multiplies the objective of each sample: the scale of a loss in half precision, a
+        # The zeros are added to the objective, so their gradient is the factor by which the caller
+        # multiplies the objective of each sample: the scale of a loss in half precision, a
         # mean over docs. The squared norm has it twice, and an objective has it once.
         of_samples, scale, *others = gradients
         leaf = inner.leaf

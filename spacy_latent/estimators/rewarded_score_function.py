@@ -28,7 +28,7 @@ class RewardedScoreFunction(ScoreFunction):
             ScoreFunction; control variates estimate the value above.
     """
 
-    # If a reward judges the structures, their distribution is not trained on a bound on evidence.
+    # With a reward, the distribution is not trained on a bound on evidence alone.
     posterior = ""
 
     def __init__(

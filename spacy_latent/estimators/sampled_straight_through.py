@@ -21,8 +21,8 @@ class SampledStraightThrough(Estimator):
     al. 2013). If L is linear in z, the gradient equals the gradient of E[L(z)] and has no noise.
     Otherwise it is biased and has low variance. At prediction z = MAP(s).
 
-    In a bound on evidence the mean value over samples is exact, as are the KL and its gradient. The
-    gradient of the reconstruction for s is biased in the same way.
+    In a bound on evidence, the value is an unbiased estimate, and the KL and its gradient are
+    exact. The gradient of the reconstruction for s is biased, as for other losses.
 
     Args:
         num_samples: K, each of weight 1/K.

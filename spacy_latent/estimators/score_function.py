@@ -29,9 +29,9 @@ class ScoreFunction(Estimator, nn.Module):
     Args:
         num_samples: structures drawn for each text.
         control_variate: gives b; None for 0.
-        normalize_advantage: divide L(z) − b by its standard deviation over the batch. This removes
-            the scale of the loss from the step but keeps its direction. The gradient is then
-            scaled, and is no longer unbiased for one fixed scale.
+        normalize_advantage: divide L(z) − b by its standard deviation over the batch. The size of
+            the step then does not depend on the scale of the loss. The gradient is no longer
+            unbiased, since each batch has its own divisor.
         inner_steps: number of times that the scorer learns from the same samples. Above 1 it learns
             by PPO (Schulman et al. 2017): the update of all weights is followed by updates of the
             scorer alone. In these the ratio of new and old probability is clipped to 1 ± clip. Use
@@ -39,8 +39,7 @@ class ScoreFunction(Estimator, nn.Module):
         clip: bound of PPO on the change of the ratio.
         entropy_bonus: β of a term −β·H(p) in the objective. It is estimated by β·log p(z) in the
             loss of each sample. With several samples, the mean of the others' log p(z) is
-            subtracted from log p(z). It is unbiased, and works for structures without a tractable
-            entropy, too.
+            subtracted from log p(z). The estimate is unbiased, and needs no tractable entropy.
     """
 
     requires = frozenset({"sample", "log_prob"})
@@ -127,9 +126,9 @@ class ScoreFunction(Estimator, nn.Module):
         return objective + (advantage * log_probs[: self.num_samples]).mean(0)
 
     def judged(self, losses: Tensor, extras: Tensor | None) -> Tensor:
-        """Return the numbers that structures are judged by, ``(K, D)``, without gradient.
+        """Return the value of each structure that replaces its loss in (L(z) − b)·∇log p(z).
 
-        The default is their losses.
+        It is ``(K, D)``, without gradient. The default is the loss.
         """
         return losses
 

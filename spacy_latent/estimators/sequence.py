@@ -7,7 +7,7 @@ from spacy_latent.stages import follow
 
 
 def build_estimator_sequence_v1(first: Estimator, then: Estimator, switch_at: int) -> Estimator:
-    """Build an estimator that another one replaces in the first updates of training.
+    """Build an estimator that is ``first`` for a number of updates, and then ``then``.
 
     If ``then`` needs the loss of each structure, only a component that owns its loss, such as
     ``latent_textcat``, can train it. Both estimators may be such sequences themselves.

@@ -29,8 +29,8 @@ class Sinkhorn(Estimator):
         temperature: larger is smoother. Towards 0, z tends to the best alignment, and the number of
             steps grows.
         max_iter: bound on the steps, each one of the rows and one of the columns. A temperature
-            below 1 takes more than the default. If the bound ends the steps, the sums of columns
-            are right and the sums of rows are not yet.
+            below 1 may need more than the default. If the steps do not suffice, the sums of columns
+            are right and the sums of rows are not.
         tolerance: steps end when no logarithm of a sum is wrong by more.
         noise ("gumbel", "gaussian" or "sum_of_gamma"): law of ε, independent for each part; None
             for no noise.

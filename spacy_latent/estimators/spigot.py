@@ -37,8 +37,8 @@ class Spigot(NoisyTargetDifference):
             for no bound.
         scale_by_batch: multiply g by the number of items, for losses that are means over them.
             Their gradients would otherwise shrink against the fixed size of the polytope. Most of
-            spaCy's own losses are sums. Components solve texts of similar length together, and the
-            number is of these alone.
+            spaCy's own losses are sums. Components solve texts of similar length together; items
+            are then the texts of one such group, not of the whole batch.
         max_iter, tolerance: as for SparseMAP, used by the exact projection.
         noise: law of ε, or None. With noise z = MAP(s + ε) in training, as in PerturbAndMap, and
             the backward is computed at s + ε. This is an extension of the method: without it,

@@ -35,7 +35,8 @@ class SpigotMarginals(TargetDifference):
             projection; or SPIGOT-EG, μ(s) − μ(s − ηg).
         step_size: η.
         scale_by_batch: multiply g by the number of items, for losses that are means over them.
-            Components solve texts of similar length together, and the number is of these alone.
+            Components solve texts of similar length together; items are then the texts of one such
+            group, not of the whole batch.
         max_iter, tolerance: as for SparseMAP, used by the projection.
         forward ("map" or "mean"): the structure in training. Prediction uses the best one.
     """

@@ -1,4 +1,4 @@
-"""The base class of relaxed masks over bits, with a rate of choices held by a Lagrangian."""
+"""The base class of relaxed masks over bits, with a Lagrangian constraint on their rate."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ LOW, HIGH = -0.1, 1.1
 class StochasticMask(Estimator, nn.Module):
     """Masks in [0, 1] that are 0 or 1 with positive probability and differentiable in between.
 
-    Training uses one draw. A penalty may hold the expected rate of tokens that are not 0.
+    Training uses one draw. A penalty can keep the expected rate of tokens that are not 0 near a
+    target.
 
     Args:
         prediction ("map" or "mean"): "map" gives z = 1 if s > 0, else 0. "mean" gives the mean of
-            the stretched and clipped variable, which is seldom 0. A rate is held for P(z ≠ 0); the
-            best mask keeps it only after scores have become decided.
-        rate: wished share of tokens that are not 0, in expectation; None for no constraint. The
-            loss of each text gets (λ + damping · e) times its own excess, with e the mean excess of
-            the batch. λ grows by multiplier_rate · e in each step. This is the Lagrangian of
-            Bastings et al. (2019, section 3.3) with the damping of Platt and Barr (1987).
-        transitions: wished share of neighbours of which one is 0 and the other not, in expectation,
-            held in the same way; None for no constraint.
+            the stretched and clipped variable, which is seldom 0. The constraint on the rate is on
+            P(z ≠ 0). So "map" satisfies it only when all P(z ≠ 0) are near 0 or 1.
+        rate: target for the expected share of tokens that are not 0; None for no constraint. The
+            excess of a text is its share less the target. The loss of each text gets
+            (λ + damping · e) times its excess, with e the mean excess of the batch. λ grows by
+            multiplier_rate · e in each step. This is the Lagrangian of Bastings et al. (2019,
+            section 3.3) with the damping of Platt and Barr (1987).
+        transitions: target for the expected share of pairs of neighbours of which exactly one is 0,
+            with the same penalty; None for no constraint.
         multiplier_rate: growth of λ per unit of excess, see ``rate``. λ starts at 0; it is a
             buffer, stored with the weights.
         damping: factor of the mean excess in the penalty, see ``rate``. Without it the shares
@@ -115,7 +117,7 @@ class StochasticMask(Estimator, nn.Module):
     def mean(self, scores: Tensor) -> Tensor:
         """Return the means of the masks, the integral of P(z > x) over x in [0, 1].
 
-        The mean is smooth in the scores, unlike a drawn mask, and a small mean is never lost.
+        Unlike a drawn mask, the mean is smooth in the scores, and above 0 however small it is.
         """
         total = torch.zeros_like(scores)
         for node, weight in zip(POINTS, WEIGHTS):

@@ -43,13 +43,14 @@ class TraceRelax(Relax):
     sum of its scores.
 
     c is a network of the noisy scores, relaxed by a softmax, and of the scores. It is trained as in
-    Relax. In the code of the paper's authors for ListOps it sees the text as well.
+    Relax. In the code of the paper's authors for ListOps it also reads the text.
 
     Args:
         num_samples, hidden_width, relaxed_loss: as for Relax. The relaxation of relaxed_loss is the
-            softmax that c sees.
-        leave_one_out: first subtract the mean loss of the text's other samples from each loss, so
-            that c has to tell only how samples of one text differ; for two samples or more.
+            softmax that c reads.
+        leave_one_out: first subtract the mean loss of the text's other samples from each loss. c
+            then only has to learn differences between samples of a text. Needs at least two
+            samples.
     """
 
     requires = frozenset({"reparameterize_trace"})

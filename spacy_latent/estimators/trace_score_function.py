@@ -18,8 +18,8 @@ class TraceScoreFunction(ScoreFunction):
 
     An algorithm builds z by the choices. The gradient for the scores is (L(z) − b)·∇log p(t),
     averaged over samples. Each choice is from a softmax of scores, so no sum over structures is
-    needed. For ``SpanningTree`` the choices are made by Chu-Liu-Edmonds with exponential clocks as
-    arcs. For ``KOfN`` they are the items one after another, for ``OneOfN`` the one choice.
+    needed. For ``SpanningTree``, Chu-Liu-Edmonds makes the choices, with an exponential clock for
+    each arc. For ``KOfN`` they are the items one after another, for ``OneOfN`` the one choice.
     Prediction uses the best structure by the sum of its scores.
 
     The distribution of z differs from p(z) ∝ exp(z·s), which ScoreFunction has. The two are the
@@ -32,8 +32,8 @@ class TraceScoreFunction(ScoreFunction):
     """
 
     requires = frozenset({"sample_trace"})
-    # The probability of a structure is unknown, since many traces lead to it. So is the entropy:
-    # ``entropy_bonus`` has the one of traces.
+    # The probability of a structure is unknown, since many traces lead to it. So is the entropy;
+    # ``entropy_bonus`` uses the entropy of traces.
     posterior = ""
     entropy_of_scores = False
 

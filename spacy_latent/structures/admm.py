@@ -15,8 +15,8 @@ from spacy_latent.kernels.sparsemap.factor_active_set import FactorSupports
 from spacy_latent.structures.encoded_graph import EncodedGraph, GraphBatch
 from spacy_latent.structures.factor_projections import Infeasible, Projections
 
-# Calls of a structure's oracle in an iteration. While copies differ much, exact ones are of little
-# use, and supports are kept for the next iteration.
+# Calls of a structure's oracle in an iteration. While the copies of a part differ much, exact
+# projections are of little use. Supports are kept for the next iteration.
 ROUNDS = 10
 # Smallest bound on these calls before the first iteration, and in an attempt to finish. The bound
 # may be as large as the number of iterations: a structure that is missing from a support is missing
@@ -175,8 +175,9 @@ class Problem:
     def _clipping_error(self, mean: np.ndarray, tolerance: float) -> np.ndarray:
         """Return a bound on the error of the solution of each item because of clipped scores.
 
-        If the part is 0, or 1 with a high score, no point of [0, 1] gains by the clipped amount.
-        Otherwise a point gains at most the product, and the solution is within √(2·gain).
+        A part with a low score should be 0, and a part with a high score 1. Then the clipped amount
+        changes nothing. Otherwise another point gains at most this amount times the distance of the
+        part from there, and the solution is within √(2·gain).
         """
         missing = np.where(self.cut > 0.0, 1.0 - mean, mean)
         missing[missing <= tolerance] = 0.0

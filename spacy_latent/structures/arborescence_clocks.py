@@ -18,10 +18,10 @@ from spacy_latent.structures.results import ReparameterizedTrace
 
 
 class Round(NamedTuple):
-    """One choice of each of some nodes, for R of the items.
+    """A round, in which some nodes of R items each choose an arc.
 
-    A node is a token or a contracted cycle, and is named by one of its tokens. N is the size of a
-    tree with node 0.
+    A node is a token or a contracted cycle, and has the number of one of its tokens. N is the
+    number of tokens plus node 0.
 
     Attributes:
         rows: ``(R,)``, the items.
@@ -29,7 +29,8 @@ class Round(NamedTuple):
         nodes: ``(R, N)``, the node of each token.
         heads, modifiers: ``(R, N)``, ends of the arc that each node chose, at the node's token; 0
             if it chose no arc.
-        log_rates: ``(R, N)``, log of the summed rates of the arcs into each node; differentiable.
+        log_rates: ``(R, N)``, log of the sum of the rates of all arcs into each node;
+            differentiable.
     """
 
     rows: Tensor
@@ -82,7 +83,7 @@ def _rounds(
 ) -> list[Round]:
     """Return the rounds of choices: of each token, then of each cycle, until no cycle is left.
 
-    A single root is drawn before, from the tokens from which all others can be reached.
+    With a single root, its child is drawn first, from the tokens that reach all others.
     """
     batch, size = scores.shape[:2]
     index = torch.arange(size, device=scores.device).expand(batch, size)

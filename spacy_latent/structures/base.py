@@ -74,7 +74,7 @@ class Structure(StructureContract):
     def covers(self, other: Structure) -> bool | None:
         """Return whether this set holds every structure of ``other``, or None if that is not known.
 
-        A set is assumed to cover only itself unless its class says otherwise.
+        By default it is True for a set with the same class and settings, and None for others.
         """
         same = type(self) is type(other) and _are_same(self._settings(), other._settings())
         return True if same else None
@@ -142,8 +142,8 @@ class Structure(StructureContract):
     def entropy(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return the entropy of p(z) ∝ exp(z·s) in nats, ``(B,)``; differentiable.
 
-        It is computed in float64, as are the next three: they are small differences of large
-        numbers.
+        Like :meth:`cross_entropy` and :meth:`kl`, it is computed in float64, since it is a small
+        difference of large numbers.
         """
         exact = _in_float64(scores)
         return self._cross_entropy(exact, exact, lengths).clamp_min(0.0).to(scores.dtype)

@@ -25,7 +25,7 @@ def bounded_sparsemax(scores: Tensor, upper: Tensor) -> Tensor:
     upper = torch.where(allowed, upper.clamp_max(1.0), 0.0)
     safe = _clip_gaps(scores, allowed)
     with torch.no_grad():
-        # An item begins to have a probability below its score, and stops to gain below the lower.
+        # As τ falls, p begins to grow at τ = s and stops at τ = s − upper.
         ends = torch.cat([safe, safe - upper], 1)
         turns = torch.cat([allowed.to(ends), -allowed.to(ends)], 1)
         ends, order = ends.sort(1, descending=True)
@@ -43,11 +43,11 @@ def bounded_sparsemax(scores: Tensor, upper: Tensor) -> Tensor:
 
 
 def _clip_gaps(scores: Tensor, allowed: Tensor) -> Tensor:
-    """Return scores with the same solution whose neighbours differ by 2 at most, and 0 at the top.
+    """Return scores with the same solution, highest 0, whose gaps in sorted order are at most 2.
 
-    An item has its bound, or probability 1, before another one that is more than 1 below begins to
-    have any. So the width of such a gap does not matter, and scores of 1e30 keep the digits of
-    others. The gradient is that of the scores.
+    Probabilities are at most 1. So an item only gets one if all items more than 1 above it have
+    reached their bounds, and the size of such a gap does not matter. With smaller gaps, a score of
+    1e30 does not absorb the digits of the others. The gradient is the gradient of the given scores.
     """
     with torch.no_grad():
         least = torch.where(allowed, scores, torch.inf).amin(1, keepdim=True)

@@ -108,12 +108,11 @@ class _NearestAverage(torch.autograd.Function):
 def _inside(
     answers: list[Answer], found: list[Found], budget: int, ask: Callable[..., list[Answer]]
 ) -> Supports:
-    """Return the supports at prices in the interior of those that lead to the same mean.
+    """Move prices into the interior of the set with the same mean, and return the supports there.
 
-    At the edge of these prices there are ties with trees that no other such price admits. The mean
-    does not move along them. Newton's method approaches the edge from prices at which these trees
-    have a weight, and leaves them weights of the size of rounding errors. So prices are moved away
-    from them.
+    At the edge of this set, more trees tie with the support than in its interior. The mean does not
+    move along these trees. Newton's method approaches the edge from outside, and leaves them
+    weights of the size of rounding errors. So prices are moved to where these trees do not tie.
     """
     supports, moves = answers[0].supports, {}
     for item, result in enumerate(found):
@@ -228,7 +227,7 @@ def nearest_average_of_trees(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Solve as kernels.sparsemap.tree_prices.nearest_average, for trees of any kind.
 
-    It is some tenfold slower.
+    It takes about ten times as long.
 
     Args:
         scores: ``(B, N+1, N+1)``, ``[head, modifier]``; −inf for entries that are no arc, as at

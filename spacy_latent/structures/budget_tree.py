@@ -73,7 +73,7 @@ class BudgetTree(DependencyTree):
     advice = (
         "sparsemap (the SparseMAP estimator with its defaults), or ProjectiveTree or SpanningTree"
     )
-    # Not those of compiled structures: there are no kernels for sums.
+    # Unlike other trees, it has no kernels for sums.
     _log_partition, _marginals = Structure._log_partition, Structure._marginals
 
     def __init__(
@@ -115,12 +115,12 @@ class BudgetTree(DependencyTree):
         If arcs may cross, prices of the constraints are searched for, see
         :func:`~spacy_latent.kernels.sparsemap.tree_prices.nearest_average`.
 
-        For projective trees, all trees are tried first without the budgets, which takes 0
-        iterations. The best point of this larger set is also the best within the budgets if it
-        satisfies them. If it does not, modifiers get prices, and new trees are found under them.
-        See :func:`~spacy_latent.structures.budget_prices.nearest_average_of_trees`.
+        Projective trees, and items that this leaves unsolved, are solved without the budgets first,
+        which takes 0 iterations. The best point of this larger set is also the best within the
+        budgets if it satisfies them. If it does not, modifiers get prices, and new trees are found
+        under them. See :func:`~spacy_latent.structures.budget_prices.nearest_average_of_trees`.
 
-        Items that neither method solves are left to ADMM with trees and budgets, which clips scores
+        All other items are solved by ADMM with trees and budgets as factors, which clips scores
         to ±1e8. Prices need arcs of a modifier whose scores differ by at most 1e8. If the
         solution uses an arc that is worse by more, the scores of its item are divided until no
         difference is larger.

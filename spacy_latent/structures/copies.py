@@ -28,9 +28,9 @@ def solve_copies(
         batch: number of items B of the batch.
 
     Raises:
-        InvalidScores, InfeasibleError: as ``solve`` raises them. They name items of the batch, from
-            0 to B − 1, if the copies alone are refused as well. Other errors of ``solve`` are
-            raised unchanged.
+        InvalidScores, InfeasibleError: as ``solve`` raises them. Each copy is then solved alone, so
+            that the error names items of the batch, from 0 to B − 1. If every copy alone is solved,
+            the first error is raised unchanged. So are other errors of ``solve``.
     """
     try:
         return solve(scores, lengths)

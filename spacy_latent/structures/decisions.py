@@ -20,7 +20,7 @@ class DecisionStructure(Structure):
     tractable = frozenset({"sample", "log_prob"})
     linear: ClassVar[bool] = False
     masks_itself: ClassVar[bool] = False
-    # Not those of compiled structures: there are no kernels for sums over decisions.
+    # Unlike compiled structures, it has no kernels for sums over decisions.
     _log_partition, _marginals = Structure._log_partition, Structure._marginals
 
     @abstractmethod

@@ -18,9 +18,9 @@ class StructureFactor:
     """Structure over some parts of a graph.
 
     Args:
-        parts: int array of the shape that the structure's parts have for an item of this length:
-            the number in the graph of each part. It is −1 at entries that are no part (the diagonal
-            of a tree's arcs), or must not be chosen.
+        parts: int array, the number in the graph of each part of the structure, in the shape of its
+            parts for this length. It is −1 at entries that are no part, such as the diagonal of a
+            tree's arcs, or that must not be chosen.
         length: the item's length, or lengths, as the structure takes them.
     """
 
@@ -94,8 +94,8 @@ class EncodedGraph:
 
     Args:
         shape: of the scores of the item.
-        factors: structures and logic factors. Parts that no factor names do not exist: they stay 0.
-            (A part without any constraint is in a Budget of its own.)
+        factors: structures and logic factors. Parts that are in no factor stay 0. To have a part
+            without a constraint, put it in a Budget of its own.
     """
 
     def __init__(
@@ -153,7 +153,8 @@ class GraphBatch:
             disjoint ones.
         border: number of edges of structures.
         factor_item, starts: item and first edge of each structure, and the end of the last.
-        logic_item, logic_starts: the same of logic factors, counted from their first edge.
+        logic_item, logic_starts: the same for logic factors. Edges are counted from the first edge
+            of a logic factor.
     """
 
     def __init__(self, graphs: Sequence[EncodedGraph]) -> None:

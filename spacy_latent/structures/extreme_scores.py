@@ -116,9 +116,9 @@ class ReducedScores(Generic[S]):
         return (self._likely(lengths) * self.removed).flatten(1).sum(1)
 
     def apart(self, uses: Tensor, lengths: Tensor) -> Tensor:
-        """Return sums of the original scores less sums of the reduced ones, for given structures.
+        """Return original scores less reduced scores of given structures, relative to likely ones.
 
-        The same difference for likely structures is subtracted.
+        The difference for likely structures, which is the same for all of them, is subtracted.
 
         Args:
             uses: ``(..., B, ...)``, uses of :attr:`given` by structures, or their mean.

@@ -30,11 +30,12 @@ class Faces:
 
     Attributes:
         items, offsets: as in kernels.sparsemap.faces.
-        inverses: packed, count² numbers of each item; or ``(F, K, K)`` with K as for the atoms,
-            whole vectors, and row_sums ``(F, K)``, their products with 1.
-        most: bound on the structures that are added to a support for one gradient, or twice as
-            many. If more of them tie, the projection leaves out the directions with the smallest
-            remainder.
+        inverses, row_sums: the inverses are packed, with count² numbers of each item, and
+            ``row_sums`` is None. Or they are ``(F, K, K)``, with K as for the atoms and a number of
+            whole vectors, and ``row_sums`` ``(F, K)`` are their products with 1.
+        most: number of structures that are added to a support for one gradient, after which no
+            more are searched. Up to two are added at a time, so there may be one more. If more
+            structures tie, the projection leaves out the directions with the smallest remainder.
     """
 
     def __init__(

@@ -32,7 +32,8 @@ class Projections:
     Attributes:
         copies: the last projections, per edge.
         gradients: rest of the points per edge of structures, and −inf for padding.
-        gaps: what the best structure of each factor would still gain.
+        gaps: score of the best structure of each factor under its gradient, less the score of its
+            support.
     """
 
     def __init__(self, graphs: GraphBatch, largest: np.ndarray) -> None:

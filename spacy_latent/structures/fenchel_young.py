@@ -8,8 +8,8 @@ with the maximum over the convex hull of the structures. The gradient is argmax 
 
 - "crf": Ω is the negative entropy. The loss is the negative log-likelihood, with the gradient
   marginals − z.
-- "sparsemap": Ω = ½‖μ‖² (Niculae et al. 2018a, section 4). It is 0 as soon as z·s is better than
-  y·s by ½‖z − y‖² for every other y.
+- "sparsemap": Ω = ½‖μ‖² (Niculae et al. 2018a, section 4). It is 0 if z·s exceeds y·s by at least
+  z·(z − y) for every other y. With equally many parts in all structures this is ½‖z − y‖².
 - "perceptron": Ω = 0 (Collins 2002). With a margin it is the structured hinge loss (Taskar et al.
   2003), whose maximum has the cost of errors added.
 - "perturbed": max_μ (μ·s − Ω(μ)) is E[max_y y·(s + ε)], the maximum under noise (Berthet et al.
@@ -103,8 +103,8 @@ def structured_loss(
     Args:
         scores: ``(B, *parts)``.
         gold: ``(B, *parts)``, 0/1, members of the structure.
-        margin: for "perceptron", how much better than another structure the gold one has to be, for
-            each of the other's parts that is wrong.
+        margin: for "perceptron", the cost of each part of another structure that is not in the gold
+            one. The gold score must exceed the score of the other one by its total cost.
         noise: for "perturbed", ``(K, B, *parts)``, K at least 1, added to the scores.
     """
     check_loss_settings("structured_loss", loss, margin)

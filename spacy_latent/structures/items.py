@@ -53,8 +53,8 @@ def decompose(mean: Tensor) -> SparseSolution:
     The method is systematic sampling (Madow 1949). Item i takes the interval of length mean[i] of a
     line. For an offset u in [0, 1), the chosen items are those whose interval holds one of u, u +
     1, u + 2, ... The choice changes only when u passes the end of an interval, and the weights are
-    the distances between these points. The weights are differentiable, for the subsets that have a
-    weight. Their average follows the mean as closely as it can without other subsets.
+    the distances between these points. Weights above 0 are differentiable. If these subsets cannot
+    represent a change of the mean, the gradient is for the nearest change that they can represent.
     """
     batch = len(mean)
     with torch.no_grad():

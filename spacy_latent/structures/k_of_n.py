@@ -142,7 +142,7 @@ class KOfN(ItemSet, CompiledStructure):
         def log_clocks() -> Tensor:
             """Draw clocks given the order.
 
-            Items left over wait for all choices, and the other items for their own.
+            A chosen item waits until its own choice, and the other items until the last one.
             """
             times = log_exponential(log_rates.detach()) - log_rates
             elapsed, running = torch.zeros_like(finite), torch.zeros_like(allowed)
@@ -175,7 +175,7 @@ class KOfN(ItemSet, CompiledStructure):
         Rounding of such sums hides the number of ways to choose them.
 
         Returns:
-            The scores, float64, which differ from the k-th by at most FAR, and ``(B,)``.
+            The scores, float64, which differ from the k-th by at most FAR, and amounts ``(B,)``.
         """
         exact = scores.double()
         values = exact.detach()

@@ -69,7 +69,7 @@ class _Group:
     item: Tensor
 
     def literals(self, odds: Tensor, allowed: Tensor) -> Tensor:
-        """Return the log-odds of the literals, of which those of forbidden parts are certain."""
+        """Return the log-odds of the literals; the literals of forbidden parts are certain."""
         signed = torch.where(self.flips, -odds, odds)
         certain = torch.where(self.flips, CERTAIN, -CERTAIN).to(odds)
         return torch.where(allowed & self.inside, signed, certain)
@@ -247,12 +247,12 @@ def propagate(
 ) -> Beliefs:
     """Return the beliefs after messages of all factors at once; differentiable.
 
-    The gradient is that of these iterations.
+    The gradient goes back through the iterations.
 
     Args:
         structures: each with marginals and a log-partition.
         factors: logic factors of each item.
-        scores: ``(B, *parts)`` float64, −inf at what is no part of every structure.
+        scores: ``(B, *parts)`` float64, −inf at entries that are not a part of every structure.
         name: name of the set, for errors.
 
     Raises:

@@ -159,7 +159,7 @@ def solve_graphs(
 
 
 def subtract_common_masks(scores: Tensor, axes: Sequence[int]) -> Tensor:
-    """Return scores ``(B, *parts)`` with the same solution, of which less is clipped.
+    """Return scores ``(B, *parts)`` with the same solution, of which fewer are clipped.
 
     A structure has just one part of each group along ``axes`` (0 the first of the parts). So an
     offset that all parts of a group have in common changes nothing. If the second highest score

@@ -30,9 +30,10 @@ class MonotoneAlignment(Alignment, CompiledStructure):
         moves: "dtw" or "needleman_wunsch". "dtw" are paths of cells from the first pair of words to
             the last, each step to the next word of one or of both (dynamic time warping; Sakoe and
             Chiba 1978). "needleman_wunsch" are sets of matched pairs, each word in at most one and
-            later words with later ones (Needleman and Wunsch 1970). An unmatched word scores 0: a
-            cost g of each gap is 2g added to all scores.
-        window: only cells within so many steps of the diagonal; None for all.
+            later words with later ones (Needleman and Wunsch 1970). An unmatched word scores 0. To
+            charge a cost g for each unmatched word, add 2g to all scores.
+        window: largest distance of a cell from the line between the first and the last pair of
+            words, in words of the shorter sentence; None for no bound.
     """
 
     family: ClassVar[str] = "spacy_latent.kernels.alignments.monotone_alignment:FAMILY"

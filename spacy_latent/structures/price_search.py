@@ -3,8 +3,8 @@
 SparseMAP of the trees at given prices is exact and takes some milliseconds. The best prices
 minimize the value of the trees at these prices. It is a convex, piecewise quadratic function with a
 continuous gradient, and SparseMAP gives its second derivatives. The method is Newton's, as in
-:mod:`spacy_latent.kernels.sparsemap.tree_prices`. There, every constraint has a price and none is
-left to trees.
+:mod:`spacy_latent.kernels.sparsemap.tree_prices`. There, all constraints have prices, also those
+that define trees.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from spacy_latent.kernels.sparsemap.tree_prices import (
 )
 from spacy_latent.structures.supports import Supports
 
-# Tolerance of budgets, and distance of SparseMAP's means from their optimum; and the former over
-# the range of the scores, since rounding grows with it.
+# PRECISION: tolerance of budgets, and of SparseMAP's means. OF_RANGE: tolerance of budgets relative
+# to the range of the scores, with which rounding grows.
 PRECISION, OF_RANGE = 1e-9, 1e-15
 # Difference from the highest score of a word's heads at which scores are clipped first. This takes
 # a tenth of the time, and is exact if no tree takes a clipped head.

@@ -11,8 +11,7 @@ class ProjectiveTree(SolvedTree):
     """Dependency trees in which every token between a head and its modifier descends from the head.
 
     MAP is Eisner's algorithm (1996), sums are inside-outside on its charts, samples are drawn from
-    the inside charts. All take O(n³) time and O(n²) memory. The settings ``direction``,
-    ``max_arc_length`` and ``single_root``, and the shapes, are those of
+    the inside charts. All take O(n³) time and O(n²) memory. For arguments and shapes see
     :class:`~spacy_latent.structures.dependency.DependencyTree`.
     """
 

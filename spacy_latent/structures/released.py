@@ -1,7 +1,7 @@
 """Sets of structures with which training begins, before a larger one.
 
-The larger set is used at the end of training and at prediction. The restriction leads scorer and
-composer to a first agreement, and is then released.
+The larger set is used at the end of training and at prediction. Scorer and composer first adapt to
+each other on the restricted set.
 """
 
 from __future__ import annotations

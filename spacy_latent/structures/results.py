@@ -61,10 +61,10 @@ class Reparameterized:
 
 @dataclass
 class ReparameterizedTrace(Reparameterized):
-    """Sample with noisy scores if an algorithm builds z by choices from softmaxes, its trace.
+    """Structure z that an algorithm builds by choices from softmaxes, its trace, and noisy scores.
 
-    With the scores ``noisy`` the algorithm makes these choices. ``redrawn`` is a draw from their
-    distribution given the choices.
+    With the scores ``noisy`` the algorithm makes these choices. ``redrawn`` is a draw from the
+    distribution of ``noisy`` given the choices.
 
     Attributes:
         log_probs: ``(B,)``, of the choices, as in :class:`Traces`; differentiable.
@@ -111,9 +111,9 @@ class SparseSolution:
     def part_numbers(self) -> np.ndarray:
         """Structures of the support by their parts, ``(K, B, W)`` int32.
 
-        Numbers are flat indices of an item's scores, for a chain from its first position on, padded
-        with −1. A row is −1 throughout if its weight is padding. The size is one number for each
-        part of a structure, compared with one for each score in :attr:`atoms`.
+        Numbers are flat indices of an item's scores, for a chain in the order of positions, padded
+        with −1. If a weight is padding, all its numbers are −1. A structure has one number for each
+        of its parts, and in :attr:`atoms` one for each score.
         """
         if self._number is not None:
             return self._number()

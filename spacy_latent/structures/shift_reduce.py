@@ -185,7 +185,7 @@ class Stacks:
         return second.squeeze(1), (self.shifted - 1).clamp_min(0)
 
     def moves(self, reduce: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which parsers shift and which reduce, given the wishes of those with a choice."""
+        """Return which parsers shift and which reduce; ``reduce`` is read if there is a choice."""
         more = self.shifted < self.lengths
         reduces = (self.size > 1) & (reduce | ~more)
         return more & ~reduces, reduces

@@ -4,9 +4,9 @@ max_Ω(x) = max over the simplex of p·x − γΩ(p). With Ω the negative entro
 log-partition of scores / γ. With Ω = ½(‖p‖² − 1) it is neither the value of a Gibbs distribution
 nor SparseMAP: each step of the recursion is sparse by itself. Both Ω are 0 for a sure choice, and
 nowhere positive. So max_Ω exceeds max by at least 0 and, over K numbers, by at most γ·log K or
-γ(1 − 1/K) / 2. A smoothed value exceeds the best score by at most the sum of these over the maxima
-on a longest walk, n of K numbers for a chain. (Without its −1 the quadratic max_Ω would be below
-max.)
+γ(1 − 1/K) / 2. A smoothed value exceeds the best score by at most the sum of these bounds over the
+maxima on the longest path of the recursion. For a chain these are n maxima over K numbers. (Without
+its −1 the quadratic max_Ω would be below max.)
 
 A structure supports it if "smoothed" is in its ``tractable``. It then has
 ``smoothed_maximum(scores, lengths, maximum)``, the recursion with ``maximum`` over the last axis in

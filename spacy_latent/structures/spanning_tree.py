@@ -24,9 +24,10 @@ class SpanningTree(SolvedTree):
 
     On the CPU, marginals are computed without a subtraction. Each, however small, has a relative
     error of some 1e-14 in float64, in the same time at scores of any scale. This precision can be
-    lost if all heads of a token lie more than 300 below one that only leads back to it. Marginals
-    below 1e-15 may then have no correct digit. The gradients that go back through marginals have an
-    error of about 1e-8 in float32 and 1e-12 in float64, times the given gradients.
+    lost if the best head of a token only leads back to that token, and its other heads score more
+    than 300 less. Marginals below 1e-15 may then have no correct digit. The gradients that go back
+    through marginals have an error of about 1e-8 in float32 and 1e-12 in float64, times the given
+    gradients.
     """
 
     family: ClassVar[str] = "spacy_latent.kernels.arborescences.matrix_tree:FAMILY"
@@ -59,9 +60,9 @@ class SpanningTree(SolvedTree):
     def _reparameterize_trace(self, scores: Tensor, lengths: Tensor) -> ReparameterizedTrace:
         """Return noisy scores, which are −log of the clocks, and the tree.
 
-        The tree has the least total time, by the remainders of the clocks. A single root is the
-        exception: it is the first of its own clocks. This runs in torch and not in a kernel, with
-        O(n²) operations for each depth of nested cycles.
+        The sum of the clocks over the arcs of the tree is the least of all trees, except with a
+        single root: its arc is the first to ring among the arcs to possible roots. This runs in
+        torch and not in a kernel, with O(n²) operations for each depth of nested cycles.
         """
         sizes = lengths.to(scores.device)
         masked = self._mask(scores, self.part_mask(scores, sizes))

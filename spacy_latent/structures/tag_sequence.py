@@ -41,7 +41,7 @@ class TagSequence(ChainOfTags):
     differentiable in the bound scores as well. The gradient of log_partition is the expected number
     of uses of each.
 
-    Time is O(N·K²), memory O(N·K). Algorithms are those of
+    Time is O(N·K²), memory O(N·K). For the algorithms see
     :class:`~spacy_latent.structures.linear_chain.LinearChain`.
     """
 

@@ -38,10 +38,10 @@ class Matching(NamedTuple):
     Attributes:
         matched: int32, the column of each row, FREE, or ALONE if the row stays without one.
         partner, prices: int32 and float64, the row of each column, or FREE; and its price.
-        distance, reach, previous: for each column, its distance along the shortest path, the same
-            unless it is final, and the row before it.
-        visited: 0, or inf for a column whose distance is final. This excludes the column from every
-            comparison.
+        distance, previous: for each column, its distance along the shortest path, and the row
+            before it on this path.
+        visited: 0, or inf for a column whose distance is final.
+        reach: distance + visited, whose minimum is the next column.
     """
 
     matched: np.ndarray

@@ -28,9 +28,10 @@ class Grid(NamedTuple):
             state. Warping only uses the first state, with the log-sums over paths up to and
             including cell (i − 1, j − 1).
         shares: (5, rows + 2, columns + 2), the probabilities of the steps to a point, given the
-            point. Into the first state: past a row, past a column or by a match from the first
-            state, and diagonally or by a match from the second. Into the second state, past a
-            column: from the first, and from the second.
+            point and its state. Warping uses three: from the row before, from the column before,
+            diagonally. Matching uses five. Into the first state: past a row, by a match from the
+            first state, by a match from the second. Into the second state, past a column: from the
+            first, from the second.
         flow: like sums, the probability of each point and state.
         ds, dsums, dflow: tangents, for a Hessian product only.
     """
@@ -274,7 +275,8 @@ def sum_over_alignments(start, stop, batch, along, operation, results):
 def best_alignments(start, stop, batch, best, status):
     """Write 0/1 for each cell of the best alignment.
 
-    Ties go to a match or diagonal step, then to a row.
+    At a tie, a path takes the diagonal step, else the step to the row before. Two words stay
+    unmatched if their match does not improve the score.
     """
     scores, lengths, (moves, window) = batch
     most_rows, most_columns = longest_sizes(start, stop, lengths)
@@ -295,7 +297,7 @@ def best_alignments(start, stop, batch, best, status):
                     top[i, j] = max(value, top[i - 1, j - 1] + s[i - 1, j - 1])
             i, j = rows, columns
             while i > 0 and j > 0:
-                # A match must improve the score. At a tie both words stay unmatched.
+                # A match must improve the score.
                 if top[i, j] == top[i - 1, j]:
                     i -= 1
                 elif top[i, j] == top[i, j - 1]:

@@ -57,7 +57,7 @@ def sum_batch(
     change: Tensor | None = None,
     watched: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the log-partitions ``(B,)`` of a batch, and what an operation gives.
+    """Return the log-partitions ``(B,)`` of a batch, and the result of an operation.
 
     Args:
         operation: a code from kernels.core.operations, except BEST.

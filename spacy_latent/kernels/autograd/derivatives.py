@@ -87,9 +87,9 @@ class _Last(torch.autograd.Function):
 def differentiable_once(values: Tensor, said: str) -> Tensor:
     """Return the values, for a result that torch may differentiate in them only once.
 
-    This is for results in which constants take the place of functions of the values, as the best
-    point of a maximum. The first derivative is right, and the second would be too small. ``said``
-    is as in :func:`last_derivative`.
+    Use it if a function of the values is treated as a constant, such as the point at which a
+    maximum is reached. The first derivative is then right, but the second would be too small.
+    ``said`` is as in :func:`last_derivative`.
     """
     made = _DifferentiableOnce.apply(said, values)
     assert isinstance(made, Tensor)

@@ -163,7 +163,7 @@ def marginals(scores: Tensor, lengths: Tensor, family_name: str, options: Sequen
 
 
 def _read_by_product(family_name: str, result: Tensor, kept: Tensor) -> Tensor:
-    """Return the result of :func:`_read_marginals` that :func:`_read_hessian_product` reads."""
+    """Return what :func:`_read_hessian_product` reads: the marginals, or the saved values."""
     from_marginals = family_of(family_name).product is not None and not kept.shape[1]
     return result if from_marginals else kept
 

@@ -35,8 +35,8 @@ def _above(row, n, threshold):
 def sparsemax_threshold(row, n):
     """Return the sparsemax threshold of ``n`` numbers whose largest is 0 (Michelot 1986).
 
-    The excesses over the threshold sum to 1. Numbers below the threshold of the remaining numbers
-    are dropped until none is.
+    The excesses over the threshold sum to 1. Each step drops the numbers below the threshold of the
+    remaining numbers, until there are none.
     """
     # A number more than 1 below the largest has probability 0.
     threshold = -1.0
@@ -103,9 +103,10 @@ def sparsemax_gradient_rows(start, stop, output, upstream, result):
 def capped_simplex_rows(start, stop, batch, result, status):
     """Project rows onto {0 ≤ p ≤ 1, Σp = k} if ``exactly``, else onto {0 ≤ p ≤ 1, Σp ≤ k}.
 
-    k is the smaller of ``largest`` and the number of allowed (not −inf) scores. Σ clip(s − τ, 0, 1)
-    falls with τ, and is linear between the numbers s and s − 1. τ is bracketed by two of these
-    numbers by bisection, then computed exactly.
+    k is the smaller of ``largest`` and the length. With fewer than k allowed (not −inf) scores, the
+    row is INFEASIBLE if ``exactly``, else k is their number. Σ clip(s − τ, 0, 1) falls with τ, and
+    is linear between the numbers s and s − 1. τ is bracketed by two of these numbers by bisection,
+    then computed exactly.
     """
     scores, lengths, (largest, exactly) = batch
     breaks = np.empty(2 * scores.shape[1])

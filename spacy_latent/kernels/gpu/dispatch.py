@@ -123,8 +123,8 @@ class Found(NamedTuple):
 def _may_be_too_large(scores: Tensor) -> np.ndarray:
     """Return whether the scores of each item may be too large for a kernel.
 
-    A kernel bounds a sum of score differences, one for each position of an item, or a part of this
-    sum.
+    A kernel refuses an item if a sum of score differences, at most one for each position, is too
+    large. Here the largest score alone decides, so the result may be true for other items as well.
     """
     if not scores.numel():
         return np.zeros(len(scores), dtype=bool)

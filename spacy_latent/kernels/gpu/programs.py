@@ -48,7 +48,7 @@ class Plan(NamedTuple):
         kernel: launched once for each of ``kinds``, in order.
         size: the size of the workspace of a program, in float64 numbers.
         constants: further constants of the kernel, by name.
-        threads: the threads of a program, in Triton's terms.
+        threads: Triton's options for the threads of a program, such as ``num_warps``.
     """
 
     kernel: Any

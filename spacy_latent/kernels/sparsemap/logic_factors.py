@@ -19,8 +19,8 @@ EXACTLY = 1
 OR_OUT = 2
 
 # How a coordinate of a factor's solution depends on the input point: not at all, alone, or as one
-# of a group. A group keeps its signed sum. The coordinates of a tied group are equal, except for
-# their signs.
+# of a group. The coordinates of a tied group are equal, except for their signs. The signed sum of
+# any other group is constant.
 FIXED = 0
 FREE = 1
 IN_GROUP = 2

@@ -70,7 +70,7 @@ class Rule(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """Averages of B items, and the prices that prove them.
+    """Averages of B items, and the prices at which they are optimal.
 
     Attributes:
         mean: ``(B, N+1, N+1)``, ``[head, modifier]``; zeros at the call.
