@@ -67,9 +67,7 @@ def main(
     files: list[Path] = typer.Argument(
         ..., help="Evaluations, as 'spacy evaluate --output' writes them, or trained pipelines"
     ),
-    corpus: str | None = typer.Option(
-        None, "--corpus", help="Texts to compare pipelines on; needed for pipelines"
-    ),
+    corpus: str | None = typer.Option(None, "--corpus", help="Texts, needed to compare pipelines"),
     limit: Limit = 0,
     as_json: FiguresAsJson = False,
     code: Code = None,
@@ -108,17 +106,14 @@ def main(
         try:
             metrics.append(srsly.json_loads(text))
         except ValueError as error:
-            fail(
-                f"{path} is no JSON: {error}. Write the evaluation with 'spacy evaluate --output'."
-            )
+            fail(f"{path} is no JSON: {error}. Write it with 'spacy evaluate --output'.")
         if not isinstance(metrics[-1], dict):
-            fail(f"{path} holds no scores. Write the evaluation with 'spacy evaluate --output'.")
+            fail(f"{path} holds no scores. Write it with 'spacy evaluate --output'.")
     rows = comparison_rows(metrics)
     if not rows:
         fail(
             "The evaluations have no score in common",
-            "Give evaluations of pipelines for the same task, as 'spacy evaluate --output' "
-            "writes them.",
+            "Give evaluations by 'spacy evaluate --output' of pipelines for the same task.",
         )
     if as_json:
         print(srsly.json_dumps({"files": paths, "scores": comparison(metrics)}))

@@ -198,9 +198,7 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
     except LatentError as error:
         if examples or not isinstance(error, NoLabels):
             raise
-        raise LatentError(
-            f"There are no examples to initialize the pipeline with: {why}"
-        ) from error
+        raise LatentError(f"There are no examples to initialize with: {why}") from error
     except ConfigValidationError as error:
         # The text of this error contains the whole input, such as a file of labels.
         first: Any = next(iter(error.errors or ()), {})
@@ -213,9 +211,7 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
         if mistakes := without_weights(nlp) + listening:
             raise LatentError(" ".join(mistakes)) from error
         if not examples:
-            raise LatentError(
-                f"There are no examples to initialize the pipeline with: {why}"
-            ) from error
+            raise LatentError(f"There are no examples to initialize with: {why}") from error
         raise LatentError(f"The pipeline cannot be initialized: {error}") from error
     if empty := without_weights(nlp):
         raise LatentError(" ".join(empty))

@@ -13,7 +13,7 @@ import typer
 from wasabi import Printer
 
 from spacy_latent.cli.messages import fail, failing, msg
-from spacy_latent.cli.options import LARGEST_SEED, GpuId, Html
+from spacy_latent.cli.options import GpuId, Html, Seed
 from spacy_latent.cli.output import check_output, write_page
 
 if TYPE_CHECKING:
@@ -61,13 +61,7 @@ def demo_cli(
         file_okay=False,
         help="Train the pipeline again and save it in this directory; takes some minutes",
     ),
-    seed: int = typer.Option(
-        0,
-        "--seed",
-        min=0,
-        max=LARGEST_SEED,
-        help="Seed of the training, and of the expressions it is evaluated on",
-    ),
+    seed: Seed = 0,
     gpu_id: GpuId = -1,
 ) -> None:
     """Parse an expression with a pipeline that learned trees from values alone, and evaluate it.

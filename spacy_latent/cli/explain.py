@@ -11,7 +11,7 @@ import typer
 from spacy_latent.characters import escaped_lines
 from spacy_latent.cli.corpus import STDIN, typed_texts
 from spacy_latent.cli.messages import failing, msg
-from spacy_latent.cli.options import LARGEST_SEED, Code, GpuId, Html, Model, Text, TextsAsJson
+from spacy_latent.cli.options import Code, GpuId, Html, Model, Seed, Text, TextsAsJson
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import load, made_doc, prepare
 from spacy_latent.errors import number_of
@@ -54,9 +54,7 @@ def explain_cli(
         help="Allowed fall of the probability if all words except the explanation are hidden",
     ),
     steps: int = typer.Option(80, "--steps", min=1, help="Optimization steps of the mask"),
-    seed: int = typer.Option(
-        0, "--seed", min=0, max=LARGEST_SEED, help="Seed of the drawn masks and random words"
-    ),
+    seed: Seed = 0,
     html: Html = None,
     as_json: TextsAsJson = False,
     code: Code = None,

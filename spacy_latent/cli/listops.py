@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from spacy_latent.cli.messages import fail, failing, msg
-from spacy_latent.cli.options import LARGEST_SEED, GpuId, Metrics
+from spacy_latent.cli.options import GpuId, Metrics, Seed
 from spacy_latent.cli.output import check_output, finished_first, write_json, write_page
 from spacy_latent.corpora.standard_streams import CommandGroup
 from spacy_latent.errors import LatentError, number_of
@@ -182,9 +182,7 @@ def report_cli(
         None, "--html", help="HTML file to write with the tables and the first trees"
     ),
     metrics: Metrics = None,
-    seed: int = typer.Option(
-        0, "--seed", min=0, max=LARGEST_SEED, help="Seed of random trees and of intervals"
-    ),
+    seed: Seed = 0,
     gpu_id: GpuId = -1,
 ) -> None:
     """Print the accuracy and several measures of the best trees, by depth, with controls.

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-# As NumPy's and that of training.seed; torch's is larger.
-LARGEST_SEED = 2**32 - 1
 Model = Annotated[str, typer.Argument(help="Trained pipeline: a directory or an installed package")]
 Models = Annotated[
     list[Path],
@@ -26,6 +24,10 @@ Ignore = Annotated[
         help="Token, such as a bracket, to leave out of the agreement with reference structures; "
         "may be repeated",
     ),
+]
+# NumPy has the same bound, and so has training.seed. torch admits larger ones.
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of everything random")
 ]
 Limit = Annotated[
     int, typer.Option("--limit", "-n", min=0, help="Number of texts to read at most; 0 for all")

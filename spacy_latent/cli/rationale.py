@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from spacy_latent.cli.messages import fail, failing, msg, warn
-from spacy_latent.cli.options import LARGEST_SEED, Code, GpuId, Limit, Metrics, Model
+from spacy_latent.cli.options import Code, GpuId, Limit, Metrics, Model, Seed
 from spacy_latent.cli.output import check_output, write_json
 from spacy_latent.cli.pipelines import load, prepare
 from spacy_latent.corpora.text_files import forgiving_lines
@@ -52,7 +52,7 @@ def main(
     ),
     limit: Limit = 0,
     metrics: Metrics = None,
-    seed: int = typer.Option(0, "--seed", min=0, max=LARGEST_SEED, help="Seed of the random words"),
+    seed: Seed = 0,
     code: Code = None,
     gpu_id: GpuId = -1,
 ) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from spacy_latent.cli.figures import print_confidence, print_remarks, print_verdicts, to_json
 from spacy_latent.cli.messages import failing, msg
-from spacy_latent.cli.options import LARGEST_SEED, Code, FiguresAsJson, GpuId, Ignore, Limit, Model
+from spacy_latent.cli.options import Code, FiguresAsJson, GpuId, Ignore, Limit, Model, Seed
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import best_pipeline, import_code, load, short_name, use_gpu
 from spacy_latent.cli.progress import Stages
@@ -74,9 +74,7 @@ def report_cli(
         "learned ones",
     ),
     limit: Limit = 0,
-    seed: int = typer.Option(
-        0, "--seed", min=0, max=LARGEST_SEED, help="Seed of random structures and of intervals"
-    ),
+    seed: Seed = 0,
     as_json: FiguresAsJson = False,
     fail_trivial: bool = typer.Option(
         False, "--fail-trivial", help="Exit with code 2 if a structure looks trivial"

@@ -58,8 +58,7 @@ def serve_cli(
         "'spacy latent demo'",
     ),
     text: list[str] | None = typer.Argument(
-        None,
-        help="Text to show first; two for a pipeline that reads pairs. Default: an example",
+        None, help="Text to show first; two for a pipeline that reads pairs. Default: an example"
     ),
     beside: str | None = typer.Option(
         None, "--beside", "-b", help="Another pipeline, to show side by side with MODEL"
@@ -73,22 +72,12 @@ def serve_cli(
     alternatives: int = typer.Option(
         3, "--alternatives", "-k", min=0, max=20, help="Number of alternative structures to draw"
     ),
-    max_tokens: int = typer.Option(
-        300, "--max-tokens", min=1, help="Most tokens of a text; longer texts are refused"
-    ),
-    timeout: float = typer.Option(
-        30.0, "--timeout", min=0.1, help="Seconds after which a request is abandoned"
-    ),
-    port: int = typer.Option(
-        5000, "--port", "-p", min=0, max=65535, help="Port to listen on; 0 for any free port"
-    ),
-    host: str = typer.Option(
-        LOCAL, "--host", help="Address to listen on. The default admits this machine only"
-    ),
+    max_tokens: int = typer.Option(300, "--max-tokens", min=1, help="Most tokens of a text"),
+    timeout: float = typer.Option(30.0, "--timeout", min=0.1, help="Most seconds for a request"),
+    port: int = typer.Option(5000, "--port", "-p", min=0, max=65535, help="Port, 0 for a free one"),
+    host: str = typer.Option(LOCAL, "--host", help="Address to listen on. Default: local only"),
     allow_host: list[str] | None = typer.Option(
-        None,
-        "--allow-host",
-        help="Host name or address in the URL of the page, if it is not --host; may be repeated",
+        None, "--allow-host", help="Another host name in the page's URL; may be repeated"
     ),
     code: Code = None,
     gpu_id: GpuId = -1,

@@ -122,10 +122,7 @@ def read_listops_v1(
             kept.clear()
             kept[written] = list(islice(read(file), limit or None))
         if not kept[written]:
-            raise LatentError(
-                f"ListOps corpus {path} holds no expressions. Generate one with 'spacy latent "
-                "generate listops'."
-            )
+            raise LatentError(f"ListOps corpus {path} holds no expressions. Generate it again.")
         return kept[written]
 
     def read_corpus(nlp: Language) -> Iterator[Example]:

@@ -170,9 +170,8 @@ def generate(
             misses += 1
             if misses > 1_000_000:
                 raise LatentError(
-                    f"ListOps: only {len(found)} of {wanted} different expressions were found in "
-                    "a million tries. Generate fewer, or allow more depths, lengths or "
-                    "arguments, or a larger expansion."
+                    f"ListOps: only {len(found)} of {wanted} different expressions were found in a "
+                    "million tries. Generate fewer, or allow more depths, lengths or arguments."
                 )
     expressions = list(found.values())
     rng.shuffle(expressions)

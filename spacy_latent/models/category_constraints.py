@@ -4,8 +4,7 @@ The allowed sets of labels form a random field over one bit for each label (Deng
 "Large-Scale Object Classification Using Label Relation Graphs"). The probability of an allowed set
 is proportional to exp(the sum of the logits of its labels). All other sets have probability 0. Sums
 over the sets are exact. They eliminate one label after another. A table holds only the allowed
-states of the labels that remain in it. A group of exclusive labels therefore has only as many
-states as labels.
+states of the labels that remain in it, for a group of exclusive labels as many as labels.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,28 +68,24 @@ class _Contradiction(LatentError):
 def _checked(name: str, groups: Iterable[Iterable[str]]) -> list[list[str]]:
     """Return the groups of a setting, or raise an error if they are no lists of labels."""
     if isinstance(groups, (str, Mapping)) or not isinstance(groups, Iterable):
-        raise LatentError(
-            f"CategoryConstraints: {name} is {groups!r}; expected a list of lists of labels."
-        )
-    found = []
-    for group in groups:
-        listed = list(group) if isinstance(group, Iterator) else group
-        check_texts("CategoryConstraints", False, **{f"a group of {name}": listed})
-        found.append(list(listed))
-        if len(found[-1]) < 2 or len(set(found[-1])) < len(found[-1]):
+        raise LatentError(f"CategoryConstraints: {name} is {groups!r}; expected lists of labels.")
+    found: list[Any] = [list(one) if isinstance(one, Iterator) else one for one in groups]
+    for group in found:
+        check_texts("CategoryConstraints", False, **{f"a group of {name}": group})
+        if len(group) < 2 or len(set(group)) < len(group):
             raise LatentError(
                 f"CategoryConstraints: {name} has {group}; expected two different labels or more."
             )
-    return found
+    return [list(group) for group in found]
 
 
 class CategoryConstraints:
     """Constraints on labels that exclude or imply each other, for ``latent_textcat_multilabel``.
 
-    ``doc.cats`` then holds the probability of each label over the allowed sets. The probabilities
-    of a group of exclusive labels sum to at most 1, and no label is more probable than one it
-    implies. So the labels above a threshold of 0.5 or more satisfy these constraints. The loss is
-    −log of the probability of the known labels of a text.
+    ``doc.cats`` then has the probability of each label over the allowed sets. Those of a group of
+    exclusive labels sum to at most 1, and no label is more probable than one it implies. So the
+    labels above a threshold of 0.5 or more satisfy these constraints. The loss is −log of the
+    probability of the known labels of a text.
 
     Args:
         exclusive: groups of labels of which a text has at most one.
@@ -241,18 +237,9 @@ class LabelField:
             rest = frozenset(joint.labels) - frozenset(gone)
             remains = [state & rest for state in joint.states]
             rows = {state: row for row, state in enumerate(dict.fromkeys(remains))}
-            self.steps.append(
-                Elimination(
-                    gone,
-                    sources,
-                    torch.tensor(
-                        [[known in state for known in gone] for state in joint.states],
-                        dtype=torch.float64,
-                    ),
-                    torch.tensor([rows[state] for state in remains]),
-                    len(rows),
-                )
-            )
+            values = torch.tensor([[known in state for known in gone] for state in joint.states])
+            target = torch.tensor([rows[state] for state in remains])
+            self.steps.append(Elimination(gone, sources, values.double(), target, len(rows)))
             made = len(self.rows)
             present[made] = Table(tuple(sorted(rest)), tuple(rows))
             self.rows.append(len(rows))

@@ -29,9 +29,8 @@ class Grid(NamedTuple):
             including cell (i − 1, j − 1).
         shares: (5, rows + 2, columns + 2), the probabilities of the steps to a point, given the
             point and its state. Warping uses three: from the row before, from the column before,
-            diagonally. Matching uses five. Into the first state: past a row, by a match from the
-            first state, by a match from the second. Into the second state, past a column: from the
-            first, from the second.
+            diagonally. Matching uses five, three into the first state (past a row, by a match from
+            either state) and two into the second, past a column (from either state).
         flow: like sums, the probability of each point and state.
         ds, dsums, dflow: tangents, for a Hessian product only.
     """
@@ -297,7 +296,6 @@ def best_alignments(start, stop, batch, best, status):
                     top[i, j] = max(value, top[i - 1, j - 1] + s[i - 1, j - 1])
             i, j = rows, columns
             while i > 0 and j > 0:
-                # A match must improve the score.
                 if top[i, j] == top[i - 1, j]:
                     i -= 1
                 elif top[i, j] == top[i, j - 1]:
