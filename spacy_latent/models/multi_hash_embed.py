@@ -16,9 +16,8 @@ def build_multi_hash_embed_v1(
     """Build ``spacy.MultiHashEmbed.v2`` without static vectors, in a faster variant.
 
     Its layers and initial weights are the same, and its results are the same up to rounding. Tokens
-    with the same attributes are embedded once for a batch. For embedders of single words, which are
-    a table and a layer over it, this saves nearly all of their time. With dropout, and on a GPU,
-    every token is embedded on its own, as in spaCy.
+    with the same attributes are embedded once for a batch, which saves nearly all of the time. With
+    dropout, and on a GPU, every token is embedded on its own, as in spaCy.
 
     Args:
         width, attrs, rows: as in ``spacy.MultiHashEmbed.v2``.
