@@ -21,8 +21,8 @@ class CounterSpanScorer(CountingScorer):
 
     Counters are those of :class:`CounterScorer`. The inputs for a span are, for each counter:
 
-    - its change over the span, and its minimum and maximum inside the span, less its value before
-      the first token and less its value after the last; all are clipped to −1 … 1.
+    - its change over the span, and its minimum and maximum inside the span, minus its value before
+      the first token, and minus its value after the last; all are clipped to −1 … 1.
     - how near the change is to 0, to 1 and to −1.
 
     Other inputs are the length of the span, and the vectors of its first and last token and of the
