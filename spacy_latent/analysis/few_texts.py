@@ -1,4 +1,4 @@
-"""Limits on the number and difficulty of texts for a conclusion, and their wording."""
+"""Least numbers of texts for conclusions, and sentences about them."""
 
 from __future__ import annotations
 
