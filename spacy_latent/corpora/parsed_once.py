@@ -87,8 +87,8 @@ class ParsedOnce:
         found = DocBin(attrs=KEPT, docs=docs)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Atomic, so that other processes never read an incomplete file. Processes in two
-            # containers may have the same id.
+            # Rename the finished file, so that other processes never read an incomplete one. The
+            # temporary name is random, since processes in two containers may have the same id.
             unfinished = path.with_suffix(f".{uuid4().hex}")
             try:
                 found.to_disk(unfinished)

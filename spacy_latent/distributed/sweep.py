@@ -182,7 +182,7 @@ def sweep(
         identity: Digest of the training; a study with another one is refused.
         beat: Seconds between heartbeats. A worker without a heartbeat for six of these intervals
             counts as dead.
-        wait: Wait for cells of other workers, which may die.
+        wait: Whether to wait for cells of other workers, which are trained here if a worker dies.
     """
     optuna = import_optuna()
     state = optuna.trial.TrialState

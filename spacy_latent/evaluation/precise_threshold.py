@@ -47,7 +47,7 @@ def check_precision(name: str, precision: object, point_estimate: bool) -> None:
 
 
 def checked_coverage(coverage: object) -> float | None:
-    """Return a coverage of sets as a float, since those of numpy cannot be stored; None for None.
+    """Return a coverage of sets as a Python float, which can be stored; None for None.
 
     Raises:
         LatentError: unless it is None, or a number between 0 and 1.
