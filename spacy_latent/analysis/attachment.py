@@ -300,7 +300,7 @@ def build_attachment_scorer_v1(
 ) -> Callable[..., dict[str, float]]:
     """Build a scorer of attachment for spaCy's ``scorers`` registry.
 
-    The arguments are those of :func:`score_attachment`. Reference and prediction must have the same
+    For the arguments see :func:`score_attachment`. Reference and prediction must have the same
     tokens.
     """
     return partial(score_attachment, component=component, ignore=tuple(ignore))
@@ -346,7 +346,6 @@ def build_attachment_scorer_v2(
 ) -> Callable[..., dict[str, float]]:
     """Build a scorer of attachment for spaCy's ``scorers`` registry.
 
-    The arguments are those of :func:`score_trees`. Reference and prediction may have different
-    tokens.
+    For the arguments see :func:`score_trees`. Reference and prediction may have different tokens.
     """
     return partial(score_trees, component=component, ignore_labels=tuple(ignore_labels))

@@ -263,7 +263,7 @@ def promised_threshold(
 ) -> PromisedThreshold | None:
     """Return the lowest threshold whose precision holds on other text.
 
-    The arguments are those of :func:`tests_of`.
+    For the arguments see :func:`tests_of`.
 
     Returns:
         The threshold, or None if the texts support none.

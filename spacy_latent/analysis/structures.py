@@ -277,7 +277,7 @@ def sparkline(histogram: Sequence[int], unicode: bool = True) -> str:
 def position_share(
     sentences: Sequence[Sequence[str]], structures: Sequence[np.ndarray], least: int = 5
 ) -> tuple[float, int]:
-    """Measure how far the length of a text alone determines its structure.
+    """Measure to which degree the length of a text alone determines its structure.
 
     Only texts of four or more tokens are examined, and only lengths with at least ``least``
     different texts.

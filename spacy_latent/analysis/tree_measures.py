@@ -216,8 +216,8 @@ def build_tree_scorer_v1(
 ) -> Callable[..., dict[str, float]]:
     """Build a scorer of trees for spaCy's ``scorers`` registry.
 
-    The arguments are those of :func:`score_tree_measures`. Reference and prediction may have
-    different tokens.
+    For the arguments see :func:`score_tree_measures`. Reference and prediction may have different
+    tokens.
     """
     return partial(
         score_tree_measures,

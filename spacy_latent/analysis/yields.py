@@ -157,8 +157,8 @@ class _Forest:
         words = words[~_among(self.prints[words], but)]
         words = words[np.argsort(self.prints[words])]
         prints = self.prints[words]
-        # A word that does not count, and whose only counted descendants are those of one modifier,
-        # has the same set as this modifier.
+        # A word that does not count has the same set as a modifier of it, if all counted words
+        # under the word are under this modifier.
         new = np.diff(prints, prepend=~prints[:1]) != 0
         return prints[new], words[new]
 

@@ -2,7 +2,7 @@
 
     python -m spacy_latent.corpora.noun_phrases corpus/phrases
 
-Or those of another treebank, from a CoNLL-U file:
+Noun phrases of another treebank, from a CoNLL-U file:
 
     python -m spacy_latent.corpora.noun_phrases corpus/phrases --treebank en_gum-ud-test.conllu
 """

@@ -33,8 +33,8 @@ class ParsedOnce:
 
     Components of ``training.annotating_components`` run over every batch of every epoch. A frozen
     component gives the same result each time. This reader runs it over each text once, when the
-    corpus is first read for a pipeline. It keeps heads and their labels, and thereby sentences, but
-    no other annotation.
+    corpus is first read for a pipeline. It keeps heads and their labels, from which sentences
+    follow, but no other annotation.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class ParsedOnce:
 
 
 def _remove_unfinished(path: Path) -> None:
-    """Remove unfinished files beside a file whose writers were killed at least a day ago."""
+    """Remove unfinished files next to a file, whose writers were killed at least a day ago."""
     for rest in path.parent.glob(f"{path.stem}.*"):
         with suppress(OSError):
             if rest != path and time.time() - rest.stat().st_mtime > DAY:

@@ -150,7 +150,7 @@ def about_rejected_spans(
 ) -> Iterable[Diagnostic]:
     """Yield diagnostics about groups of rejected spans that no component learns from.
 
-    The groups are those of the examples, and of the reader in the config, since texts with rejected
+    The groups are named by the examples, and by the reader in the config, since texts with rejected
     spans may come late in a corpus.
     """
     reader = training_reader(nlp)

@@ -63,7 +63,7 @@ class Explanation:
             spaCy's ``ner``.
         without: probability with all words hidden.
         weights: ``(len(doc),)``, probability that the learned mask keeps the word.
-        falls: ``(len(doc),)``, drop of the probability with this word alone hidden.
+        falls: ``(len(doc),)``, drop of the probability if only this word is hidden.
         chosen: ``(len(doc),)`` bool, the words of largest weight, as few as suffice: with all other
             words hidden, the probability drops by at most the margin. The set is empty if no word
             is needed.
@@ -203,8 +203,8 @@ def _choose_words(
     """Choose the words that suffice, and equally many by leave-one-out and by chance.
 
     Args:
-        weights, falls: weight of each word in the mask, and fall of the probability without it
-            alone, ``(n,)``.
+        weights, falls: weight of each word in the mask, and fall of the probability if only this
+            word is hidden, ``(n,)``.
 
     Returns:
         The chosen words, ``(n,)`` bool, and sets of words for each way to choose them.
@@ -266,7 +266,7 @@ def _vector_scores(
 ) -> Scores | None:
     """Return the scores of masks with words hidden from the model.
 
-    Return None if the model reads no word alone, or if its output depends on hidden words.
+    Return None if some layer reads several words at once, or if the output depends on hidden words.
     """
     listeners = _upstream(nlp, name)
     readers = find_word_readers(pipe.model, listeners, before, lambda docs: pipe.predict(docs))

@@ -233,7 +233,7 @@ def precise_arcs(
     """Return the lowest thresholds at which arcs, and whole trees, have a precision.
 
     A parser has no setting for such a threshold, since it drops no arcs. Select arcs and trees by
-    their probabilities. The other arguments are those of
+    their probabilities. For the other arguments see
     :func:`spacy_latent.evaluation.entity_calibration.set_precision`.
 
     Args:

@@ -64,7 +64,7 @@ def precise_threshold(
 ) -> ThresholdResult:
     """Return the lowest threshold at which predictions have a precision.
 
-    The other arguments, the result and the errors are those of
+    For the other arguments, the result and the errors see
     :func:`spacy_latent.evaluation.entity_calibration.set_precision`.
 
     Args:

@@ -77,7 +77,7 @@ class Composer(nn.Module):
     values at padding. Two texts are given as to a scorer.
 
     Items must not depend on each other, and only torch's dropout modules may draw random numbers.
-    Parts of a batch may be composed apart, and equal structures of an item once.
+    Parts of a batch may be composed separately, and equal structures of an item only once.
 
     Attributes:
         requires_hard: whether the structures must be 0/1.

@@ -80,8 +80,8 @@ class ArcDecoder(WordDecoder):
 class CellDecoder(WordDecoder):
     """Decoder that gives log p(word | its partner) of the words of a text aligned with another.
 
-    So log p(words | alignment) is the sum over the cells of an alignment in which each word of the
-    first text has one partner at most, and sums over all alignments are exact.
+    If each word of the first text has at most one partner, log p(words | alignment) is the sum over
+    the cells of the alignment. So sums over all such alignments are exact.
 
     The value of a cell depends only on its two words and their places. Its exponentials sum to one
     over all words that may stand in the place of the predicted word; see :class:`ArcDecoder`.
@@ -96,7 +96,7 @@ class CellDecoder(WordDecoder):
                 number at padding.
 
         Returns:
-            Given each word of the second text, ``(B, n, m)``, and given none of them, ``(B, n)``.
+            Given each word of the second text, ``(B, n, m)``, and given no partner, ``(B, n)``.
             Values at padding have no meaning.
         """
 

@@ -202,7 +202,8 @@ def build_gumbel_tree_lstm_v1(
 
     Args:
         output_width: width of the result; None for the input's width.
-        encoder: module that gives leaves the context of each token, such as BiLSTM; None for none.
+        encoder: module that gives leaves the context of each token, such as BiLSTM; None for no
+            encoder.
         noise: whether the scores get Gumbel noise in training; without it, straight-through
             softmax.
         output: vector of a token, as in BinaryTreeLstm.

@@ -26,8 +26,8 @@ class LabelledTrees(nn.Module):
         scorer: scorer of arcs. If it is an :class:`ArcScorer`, its encoded vectors are the input of
             labels.
         labels: number of labels, without the label of roots, which is never predicted by scores.
-        evidence: builder of the module that learns from words alone, for the set of trees and the
-            width.
+        evidence: builder of the module that learns from sentences without heads, for the set of
+            trees and the width.
     """
 
     def __init__(

@@ -300,8 +300,8 @@ class LatentLayer(nn.Module):
     def compose(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
         """Return Σ_k weight_k · composer(vectors, z_k), ``(B, n, output_width)``.
 
-        The composer runs once for all structures of all items, without padding to the largest
-        number of structures: an item's support may be much smaller than the largest in the batch.
+        The composer runs once for all structures of all items. Their number is not padded, since an
+        item's support may be much smaller than the largest in the batch.
         """
         vectors = self._composed(vectors)
         if draw.weights.shape[0] == 1:

@@ -1,4 +1,4 @@
-"""Token vectors with the embedding of their latent tag added, for structures of tags alone."""
+"""Token vectors with the embedding of their latent tag added, for parts that are tags."""
 
 from __future__ import annotations
 

@@ -356,7 +356,7 @@ def _too_many(states: int, labels: int) -> LatentError:
 def _joined(tables: dict[int, Table]) -> tuple[Table, tuple[tuple[int, Tensor], ...]]:
     """Return the states that all tables allow, and the row of each table in each state."""
     labels: frozenset[int] = frozenset()
-    # The labels of a state, with the row of each table so far.
+    # The labels of a state, with its row in each table that was joined.
     states: list[tuple[frozenset[int], tuple[int, ...]]] = [(frozenset(), ())]
     order = sorted(tables, key=lambda k: len(tables[k].states))
     for table in map(tables.__getitem__, order):

@@ -75,8 +75,8 @@ def build_document_code_v1(
         scorer_learn_rate, temperature, dropout, mixed_precision: as in
             ``spacy-latent.LatentTok2Vec.v1``.
         evidence: objective to learn from the words of texts, including those without labels: a
-            prior over codes, and a decoder of the words from the code; None to learn from labels
-            alone.
+            prior over codes, and a decoder of the words from the code; None to learn only from
+            labels.
         nO: number of labels; set by the component.
     """
     from spacy_latent.structures.one_of_n import OneOfN

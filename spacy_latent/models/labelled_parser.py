@@ -64,7 +64,7 @@ def build_labelled_parser_v1(
             ``torch.nn.Dropout`` inside the scorer; None to follow ``training.dropout``.
         evidence: objective to learn from the words of sentences, including those without heads:
             EvidenceBound or CrfAutoencoder, with a decoder that predicts words from their heads;
-            None to learn from heads alone. Predictions do not use it.
+            None to learn only from heads. Predictions do not use it.
         nO: number of labels; set by the component.
     """
     trees_of = check_structure(structure or SpanningTree(single_root=True))

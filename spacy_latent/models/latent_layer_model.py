@@ -63,8 +63,8 @@ class SpanModule(nn.Module):
     Args:
         projection: linear map of the composer's output, or None.
         residual: whether to add the input to the result, multiplied by a learned gain. The gain
-            starts small, so that training starts near the embedder alone (ReZero, Bachlechner et
-            al. 2020). It does not start at 0, since the structure would then get no gradient.
+            starts small, so that the first vectors are nearly the embedder's (ReZero, Bachlechner
+            et al. 2020). It does not start at 0, since the structure would then get no gradient.
         entropy_weight: see ``build_latent_tok2vec_v1``.
     """
 

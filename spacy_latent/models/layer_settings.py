@@ -41,7 +41,7 @@ class LayerSettings:
         else:
             composed, scored = input_width
             scorer_width = scored
-        # Copy the estimator: if it has a state, this starts anew when weights are drawn.
+        # Copy the estimator: if it has a state, this is reset whenever weights are drawn.
         own = self.estimator.each(lambda stage: stage.for_width(total(input_width)))
         return LatentLayer(
             build_part("scorer", self.scorer, scored),

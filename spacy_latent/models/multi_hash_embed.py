@@ -27,7 +27,7 @@ def build_multi_hash_embed_v1(
 
 
 def once_each(layer: Model[Ragged, Ragged]) -> Model[Ragged, Ragged]:
-    """Wrap a layer that maps each row of an array alone, so that it runs once for equal rows."""
+    """Wrap a layer that maps rows independently, so that it runs only once for equal rows."""
     return Model("once_each", forward, init=init, layers=[layer])
 
 

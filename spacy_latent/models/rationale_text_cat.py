@@ -99,8 +99,8 @@ def build_rationale_text_cat_v1(
             and for the expected share of adjacent pairs with only one chosen word. A Lagrangian
             enforces them in training. None if the structure or the estimator limits the choice.
         multiplier_rate, damping: as in HardKuma.
-        transition_cost: for sequences of two tags, subtracted from the score of a rationale at each
-            beginning and end of a run of chosen words, except an end at the end of the text.
+        transition_cost: for sequences of two tags, a cost at each end of a run of chosen words,
+            except at the end of the text. It is subtracted from the score of a rationale.
             Rationales then have fewer runs.
         span_getter: function that returns the spans of tokens that share a structure; None for
             DocSpans, the whole doc.
@@ -110,7 +110,7 @@ def build_rationale_text_cat_v1(
             ``spacy-latent.LatentTok2Vec.v1``.
         evidence: objective to learn from the words of texts, including those without labels: a
             prior over choices, and a decoder that predicts the words that are not chosen from the
-            chosen ones; None to learn from labels alone. Predictions do not use it.
+            chosen ones; None to learn only from labels. Predictions do not use it.
         nO: number of labels; set by the component.
     """
     from spacy_latent.estimators.straight_through import StraightThrough

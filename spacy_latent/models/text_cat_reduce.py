@@ -25,8 +25,8 @@ def build_text_cat_reduce_v1(
 ) -> Model:
     """Build ``spacy.TextCatReduce.v1`` for texts with and without tokens.
 
-    A text without tokens gets the categories of a vector of zeros. spaCy's model does this only
-    with ``use_reduce_mean`` alone. With other reductions it raises an error at such a text. All
+    A text without tokens gets the categories of a vector of zeros. spaCy's model does this only if
+    ``use_reduce_mean`` is its only reduction. With others it raises an error at such a text. All
     other results are exactly the same. If a batch has only empty texts, the component gives them 0
     for each label, as always.
 

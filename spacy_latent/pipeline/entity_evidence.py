@@ -60,7 +60,7 @@ class EvidenceSettings:
         flag_error: probability that a flag, in ``doc.cats`` or ``doc._.entity_flags``, is wrong.
             With 0, a flag that contradicts the annotated entities is an error.
         negative_share: share of the tokens with missing or incomplete annotation that is assumed to
-            be outside of entities. The tokens are drawn anew at each step (Li et al. 2021).
+            be outside of entities. Other tokens are drawn at each step (Li et al. 2021).
         sources: names of groups in ``doc.spans``. Each group holds the entities according to one
             source: a person, a list of names, patterns, or another model. The reliability of each
             source is learned. A doc without the group of a source has no evidence from this source.

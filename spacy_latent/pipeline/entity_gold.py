@@ -99,7 +99,7 @@ class EntityGold:
     ) -> Iterator[tuple[str, str]]:
         """Yield each reason why gold entities can never be predicted, with a warning.
 
-        The reasons are those of :func:`spacy_latent.pipeline.open_tags.open_tags`.
+        See :func:`spacy_latent.pipeline.open_tags.open_tags` for the reasons.
 
         Args:
             allowed: mask of :meth:`allowed`.

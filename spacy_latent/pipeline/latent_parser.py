@@ -306,7 +306,7 @@ make_latent_parser = Language.factory(
 
 
 def _labels_of(examples: Iterable[Example]) -> list[str]:
-    """Return the sorted labels of the arcs of all references, without those of white space."""
+    """Return the sorted labels of the arcs of all references, except arcs of white space."""
     found: set[str] = set()
     for example in examples:
         reference = example.reference

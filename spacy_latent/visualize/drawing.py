@@ -83,8 +83,8 @@ def render(
             threshold, alternatives, fold, probabilities; and displaCy's compact, distance, color,
             bg, font and so on.
         gold: Docs of the same tokens with dependency heads, categories or both. Heads are drawn
-            below the words of latent trees, and arcs that only one of the two trees has are set
-            apart. The label of the categories stands beside the predicted one.
+            below the words of latent trees, with other lines for arcs that only one of the two
+            trees has. The gold category is written next to the predicted one.
         opening, closing: Content of a whole page above and below the drawings, such as a
             :func:`spacy_latent.visualize.figure_table.figure_table`. The default begins a page with
             the title and a description of the drawings.

@@ -121,7 +121,7 @@ def row_ends(ends: Sequence[float], options: DrawingOptions) -> list[float]:
 
 
 def in_one_row(x: float, half: float, breaks: Sequence[float]) -> float:
-    """Return the middle ``x`` of a label, moved so that no end of a row cuts the label.
+    """Return the middle ``x`` of a label, moved so that the label is within one row.
 
     Args:
         half: Half the width of the label.
