@@ -29,7 +29,8 @@ class CounterSettings:
             length of a text. The model then learns steps near −1, 0 and 1, which differ clearly
             from the noise, and work for longer texts, too.
         whole_steps: whether to round each step in prediction to −1, 0 or 1, so that small
-            remainders do not add up. Use it only with noise, which brings steps near these values.
+            remainders do not add up. Use it only with ``noise`` or ``input_noise``, which bring
+            steps near these values.
         step_cost: cost of moving the counters in training. For each counter, the objective, which
             is a sum over texts, has this number times the mean |step| of the tokens of a batch.
             Tokens that need not move a counter then have steps of 0. Without the cost, steps that
@@ -37,9 +38,9 @@ class CounterSettings:
             this happens to all tokens except those that open a list. The counter can then no longer
             learn to count brackets.
         input_noise: standard deviation of noise added before tanh in training. The cube has slope 0
-            at 0, but its mean over this noise has not. So a step that is not yet near −1 or 1 can
-            still change its initial, random sign. It can replace ``noise``: with 0.4 the steps of a
-            token have a noise of 0.12 around 0, and of 0.02 near −1 and 1.
+            at 0, while its mean over this noise has a slope above 0. So a step that is not yet near
+            −1 or 1 can still change its initial, random sign. It can replace ``noise``: with 0.4
+            the steps of a token have a noise of 0.12 around 0, and of 0.02 near −1 and 1.
     """
 
     counters: int

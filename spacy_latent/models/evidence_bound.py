@@ -146,8 +146,8 @@ def build_evidence_bound_v1(
         prior: prior of structures; None for UniformPrior.
         unlabelled_weight, labelled_weight: weights of the bound for texts without and with labels
             in ``cats``, and in a parser for sentences without and with heads.
-        kl_weight: weight of the KL in the bound. Only with 1 it is a bound; a schedule from 0 to 1
-            warms it up.
+        kl_weight: weight of the KL in the bound. The result is a bound only with 1; a schedule from
+            0 to 1 warms it up.
         learn_rate: learning rate of decoder and prior, as a multiple of the optimizer's.
     """
     from spacy_latent.layers.bag_of_words import build_bag_of_words_v1

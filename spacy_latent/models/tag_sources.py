@@ -52,8 +52,8 @@ class SourceReliability:
     """Reliability of a source for a label, in tokens, under the tagger's posterior.
 
     Attributes:
-        precision: share of the tokens to which the source gave the label that have it; NaN without
-            any.
+        precision: share of tokens with the label, among the tokens to which the source gave it; NaN
+            without any.
         recall: share of the tokens with the label to which the source gave it; NaN without any.
         tokens: number of tokens to which the source gave the label, in the remembered batches.
         confusions: for each label, and for "O", the share of the tokens with the label to which the

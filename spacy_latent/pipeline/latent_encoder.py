@@ -96,8 +96,8 @@ class LatentEncoder(TrainedComponent):
             "perceptron", the score of the best structure minus the score of the gold one; or
             "perturbed", the mean of this difference under noise on the scores. "perturbed" only
             needs a best structure.
-        supervision_margin: with "perceptron", the margin for each wrong part by which the gold
-            structure's score must exceed the score of another structure.
+        supervision_margin: with "perceptron", the score of the gold structure must exceed the score
+            of another one by this margin for each wrong part of the other.
         supervision_noise, supervision_samples: with "perturbed", the standard deviation of the
             Gaussian noise of each part, and the number of draws for each batch.
         teacher_forcing: in training, compose with gold structures if there are any. With the
