@@ -1,4 +1,4 @@
-"""Agreement of structures with controls, reference brackets and structures of other models."""
+"""Agreement of structures with controls, with reference brackets, and with other models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spacy_latent.annotations import SpanStructure
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import PARTS, Part, complete_kind, find_kind, rows_of
 
-# Controls by their name in a report. NEAREST is made by nearest_head_word.
+# Controls by their names in a report. nearest_head_word computes NEAREST.
 TREE_CONTROLS = {
     "left-branching": next_token,
     "right-branching": previous_token,
@@ -175,7 +175,7 @@ def spans_in_common(
 ) -> Iterator[tuple[SpanStructure, SpanStructure]]:
     """Yield pairs of structures of a doc with the same bounds and kind, in the order of ``ours``.
 
-    Pipelines that split a doc into other sentences have other numbers of spans.
+    Pipelines may split a doc into different sentences, so the numbers of spans may differ.
     """
 
     def place(span: SpanStructure) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ from spacy.training import Example
 
 from spacy_latent.analysis.scores import ExampleScorer, Scores
 
-# Names that reference alignments are annotated under.
+# Default names of reference alignments in ``doc._.latent``.
 SURE, POSSIBLE = "sure", "possible"
 
 # (word of the first text, word of the second) of each link.
@@ -100,7 +100,7 @@ def f1_difference(
     replacement (the bootstrap; Efron 1979).
     """
     rng = random.Random(seed)
-    # Counts of both side by side, so that one sum serves both.
+    # Concatenate the counts of both, so that one sum serves both.
     counts = [_counts(part, sure, possible) for part in (first, second)]
     rows = np.hstack([np.reshape(each, (-1, 4)) for each in counts])
     found = []
@@ -170,8 +170,8 @@ def gold_links(
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]] | None:
     """Return the sure and the possible links of a reference; None if it has no alignment.
 
-    A pair may have only possible links. An alignment without links says that all predicted links
-    are wrong.
+    A pair may have only possible links. If an alignment has no links, all predicted links are
+    wrong.
     """
     certain, further = links_of(doc, sure), links_of(doc, possible)
     if certain is None and further is None:

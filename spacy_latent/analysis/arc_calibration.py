@@ -30,7 +30,7 @@ def gold_arcs(example: Example) -> tuple[np.ndarray, list[str]]:
     if not example.reference.has_annotation("HEAD"):
         return np.full(len(words), -1), [""] * len(words)
     heads, labels = example.get_aligned_parse(projectivize=False)
-    # spaCy takes a word without a head for a root.
+    # spaCy treats a word without a head as a root.
     unknown = known_heads(example.reference)[0] < 0
     counterparts = example.alignment.x2y
     found = [
@@ -48,8 +48,8 @@ def gold_sentences(example: Example) -> np.ndarray | None:
     White space has −1.
 
     Returns:
-        The numbers, or None if the reference does not tell its sentences: it has no sentence
-        starts, or words without a head, of which spaCy derives starts that may be incomplete.
+        The numbers, or None if the sentences of the reference are unknown: it has no sentence
+        starts, or it has words without a head, from which spaCy derives incomplete starts.
     """
     reference, predicted = example.reference, example.predicted
     known: Any = reference.to_array([SENT_START, IS_SPACE])
@@ -80,12 +80,12 @@ def is_sentence(numbers: np.ndarray | None, start: int, end: int) -> bool:
 
 @dataclass
 class TreeJudge:
-    """Judge of the whole trees of sentences, which collects them.
+    """Collection of whole trees of sentences, each judged right or wrong.
 
-    A tree is right if all heads of its words are, and if its words are those of one sentence of the
-    reference; a labelled tree also needs the labels. Trees of words without a known head are
-    counted in ``unannotated``. If some words of a doc have no known head, its sentences are not
-    known. Heads alone then tell whether a tree of other words is right.
+    A tree is right if all of its heads are right, and its words are exactly one sentence of the
+    reference. A labelled tree also needs the right labels. Trees that have a word without a known
+    head are counted in ``unannotated``. If some words of a doc have no known head, the sentences of
+    the doc are unknown. Other trees of the doc are then judged by their heads alone.
 
     Attributes:
         trees: trees, with numbers of words as lengths.
@@ -109,13 +109,13 @@ class TreeJudge:
 
         Args:
             text: number of its doc.
-            words: number of its tokens that are no white space.
+            words: number of its tokens, without white space.
             right, labelled: whether each head that is known is right, and its label, too.
             whole, labelled_whole: probabilities of the tree, without and with labels.
             sentence: whether the sentence is one of the reference, see :func:`is_sentence`.
 
         Returns:
-            Whether the annotation tells if the tree is right.
+            Whether the tree could be judged.
         """
         known = 0 < words == len(right)
         rows = ((self.trees, whole, right), (self.labelled, labelled_whole, labelled))
@@ -147,8 +147,8 @@ class TreeJudge:
 def judged_arcs(examples: Iterable[Example], component: str) -> dict[str, JudgedEntities]:
     """Return the arcs and trees of a ``latent_parser`` that annotation judges, by noun.
 
-    Every word has one arc. An arc is right if the head is; a labelled arc also needs the label. The
-    arc of a root has no label to be wrong. Arcs of words without a known head are counted in
+    Every word has one arc. An arc is right if its head is right. A labelled arc also needs the
+    right label, except the arc of a root. Arcs of words without a known head are counted in
     ``unannotated``. Whole trees are judged by :class:`TreeJudge`.
 
     Returns:

@@ -75,7 +75,7 @@ def attachments(
         known = np.ones(len(ours), bool) if mask is None else np.asarray(mask, bool)
         same = (ours == theirs) & known
         is_arc = (theirs != token) & known
-        # theirs may be out of range for a token that does not count.
+        # Heads in ``theirs`` may be out of range at tokens that do not count.
         inside = np.where(is_arc, theirs, 0)
         either = is_arc & ((ours == theirs) | (ours[inside] == token))
         directed.append((same.sum(), known.sum()))
@@ -122,8 +122,8 @@ class ReferenceTree:
 
     Attributes:
         heads: ``(n,)``, −1 if the reference has no head for the token.
-        own: ``(n,)``, the predicted token that is identical to this one, −1 if there is not exactly
-            one.
+        own: ``(n,)``, the predicted token that is aligned with this token alone, −1 if there is
+            none.
         back: for each predicted token the identical token of the reference, or −1.
     """
 
@@ -145,8 +145,8 @@ class ReferenceTree:
             heads: heads of the predicted tokens, −1 if a token has no head.
 
         Returns:
-            Heads of the reference tokens. They are −1 if an end of the arc is not a single token in
-            both tokenizations.
+            Heads of the reference tokens; −1 if an end of the arc is not a single token in both
+            tokenizations.
         """
         given = np.asarray(heads, dtype="int64")
         moved = np.full(len(self.own), -1, dtype="int64")
@@ -236,10 +236,10 @@ def edge_precision(
 ) -> float:
     """Return the mean over texts of the share of predicted arcs that the reference has.
 
-    The literature on latent arborescences defines it so (Paulus et al. 2020). Arcs connect two
-    tokens, and a root has no arc. An arc counts if both of its tokens count. The value equals the
-    recall if every tree has a single root. A text scores 1 if neither tree has an arc. It scores 0
-    if only the reference has arcs.
+    The definition is from the literature on latent arborescences (Paulus et al. 2020). Arcs connect
+    two tokens, and a root has no arc. An arc counts if both of its tokens count. If every tree has
+    a single root, the precision equals the recall. A text scores 1 if neither tree has an arc, and
+    0 if only the reference has arcs.
 
     Args:
         predicted: heads of each tree; a root is its own head, −1 if a token has no head.
@@ -269,8 +269,8 @@ def score_attachment(
     Tokens without a head in the reference do not count.
 
     Args:
-        ignore: texts of tokens that ``latent_uas_part`` leaves out. Without any, that score is
-            absent.
+        ignore: texts of tokens that the score ``latent_uas_part`` leaves out. If empty, there is no
+            such score.
 
     Returns:
         ``latent_uas`` and ``latent_uas_part``, 0 to 1. The dict is empty if no example has
@@ -284,7 +284,7 @@ def score_attachment(
         gold = example.reference
         predicted.append(annotation.heads)
         reference.append([token.head.i for token in gold])
-        # Without any labels, heads are known all the same.
+        # References without labels may have heads.
         labelled = gold.has_annotation("DEP")
         known.append(known_heads(gold)[0] >= 0 if labelled else np.ones(len(gold), bool))
         kept = np.array([token.text not in ignore for token in gold], dtype=bool)
@@ -300,7 +300,7 @@ def build_attachment_scorer_v1(
 ) -> Callable[..., dict[str, float]]:
     """Build a scorer of attachment for spaCy's ``scorers`` registry.
 
-    The arguments are those of :func:`score_attachment`. Reference and prediction must have the same
+    For the arguments see :func:`score_attachment`. Reference and prediction must have the same
     tokens.
     """
     check_texts("attachment_scorer", ignore=ignore)
@@ -347,8 +347,7 @@ def build_attachment_scorer_v2(
 ) -> Callable[..., dict[str, float]]:
     """Build a scorer of attachment for spaCy's ``scorers`` registry.
 
-    The arguments are those of :func:`score_trees`. Reference and prediction may have different
-    tokens.
+    For the arguments see :func:`score_trees`. Reference and prediction may have different tokens.
     """
     check_texts("attachment_scorer", ignore_labels=ignore_labels)
     return partial(score_trees, component=component, ignore_labels=tuple(ignore_labels))

@@ -19,8 +19,8 @@ from spacy_latent.errors import LatentError, LatentWarning, check_whole, number_
 
 # Number of draws of outcomes for the calibration error by chance.
 DRAWS = 1000
-# Share of found entities on tokens without annotation. Above it the figures of the other entities
-# may be too good.
+# If a larger share of the predicted entities is on tokens without annotation, the figures of the
+# other entities may be too good.
 LEFT_OUT = 0.05
 
 
@@ -94,7 +94,7 @@ def reliability(
 def error_by_chance(probabilities: Sequence[float], bins: int = 10) -> tuple[float, float]:
     """Return the calibration error that chance alone causes if all probabilities are right.
 
-    Outcomes are drawn from the probabilities. An observed error differs from 0 only if it is above
+    Outcomes are drawn from the probabilities. An observed error is significant only if it is above
     the second of the returned numbers.
 
     Returns:
@@ -117,7 +117,7 @@ NOTHING_OUTSIDE = (
 
 
 def left_out_in_words(name: str, found: JudgedEntities | EntityFigures) -> str:
-    """Return the remark on partly annotated texts, empty if there is none."""
+    """Return the remark on predictions without annotation, empty if there is none."""
     judged = found.found if isinstance(found, EntityFigures) else len(found.probabilities)
     every, missing = judged + found.unannotated, found.unannotated
     are = "is" if missing == 1 else "are"
@@ -208,7 +208,7 @@ class GroupFigures:
     """Calibration of a group of predictions.
 
     Attributes:
-        name: what the predictions have in common.
+        name: name of the group, such as a label.
         right: share of the predictions that is right.
         said: mean confidence.
         error: expected calibration error.
@@ -256,8 +256,8 @@ def build_entity_scorer_v1(component: str = "crf_ner", bins: int = 10) -> Exampl
     """Build a scorer of spaCy's scores of entities and of ``ents_ece``.
 
     ``ents_ece`` is the expected calibration error of the entities that ``component`` found with
-    ``annotate = "probabilities"``. Entities of a label that a text was not annotated for, by
-    ``doc._.annotated_labels``, count in neither.
+    ``annotate = "probabilities"``. If a text was not annotated for a label, by
+    ``doc._.annotated_labels``, entities of this label are ignored in all scores.
 
     Args:
         component: name of the ``crf_ner`` in the pipeline; spaCy does not pass it to a scorer. A

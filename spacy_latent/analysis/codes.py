@@ -12,9 +12,9 @@ from spacy_latent.errors import LatentError
 def neighbour_agreement(codes: np.ndarray, labels: Sequence[str], neighbours: int = 10) -> float:
     """Return the share of the nearest docs by Hamming distance that have the label of the doc.
 
-    The value is a mean over docs. If only some of several docs at the same distance can be among
-    the nearest, each counts in part. Codes without information give the share of pairs of docs with
-    the same label.
+    The value is a mean over docs. If only some of the docs at one distance can be among the
+    nearest, each of them counts as a fraction. Codes without information give the share of pairs of
+    docs with the same label.
 
     Args:
         codes: ``(D, size)``, 0 and 1.

@@ -1,4 +1,4 @@
-"""Verdicts from comparisons: with controls, references, random structures, other trainings."""
+"""Verdicts from comparisons with controls, references, random structures and other trainings."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from spacy_latent.analysis.figures import (
 from spacy_latent.analysis.verdict import Verdict, percent, points
 from spacy_latent.errors import number_of
 
-# A drop of less than one point of a hundred counts as none.
+# A drop of less than 0.01 counts as no drop.
 SMALL = 0.01
-# An interval that contains 0 and ends below this shows no sign of a use.
+# A difference whose interval contains 0 and ends below this shows no use of the structures.
 NO_SIGN = 0.03
 # Least share of the best control's errors that structures must correct to be called much better.
 FAR = 0.5
-# Agreement of trainings, on a scale from 0 for random structures to 1, below which is a warning.
+# An agreement of trainings below this is a warning. Random structures have 0, equal ones 1.
 NEAR_RANDOM = 0.1
-# A control that is another pipeline differs in a hundred settings. A verdict names so many.
+# Largest number of settings that a verdict names. Another pipeline may differ in a hundred.
 MOST_SETTINGS = 8
 
 
@@ -38,7 +38,7 @@ def of_training(figures: LayerFigures) -> Iterator[Verdict]:
             for name, theirs in row.controls.items()
             if math.isfinite(theirs.difference[0])
         ]
-        # Better than one control and not than another is not better.
+        # Structures that are better than one control only are not better.
         is_better = all(verdict.code == "helps" for verdict in made)
         for verdict in made:
             if verdict.code == "helps" and not is_better:
@@ -87,7 +87,7 @@ def _control_verdict(
     reason = why_undecided(row.value, theirs.value, theirs.docs, theirs.differ)
     no_better = high < SMALL or (low <= 0 and high < NO_SIGN)
     if no_better and (not reason or (high < 0 and theirs.docs >= FEWEST)):
-        # A measure such as F1 keeps its capital.
+        # Keep the capital letter of a measure such as F1.
         said = f"{measure}{text[len(measure) :]}"
         text = f"No better than a control: {said}. The {plural} do not help."
         return Verdict("warning", "no-better-than-trained", text)
@@ -107,7 +107,7 @@ def _control_verdict(
 
 
 def _listed(settings: list[str]) -> str:
-    """Return a text of the first settings and the number of the others; the figures have all."""
+    """Write the first settings, and the number of the others. The figures contain all."""
     shown = "; ".join(settings[:MOST_SETTINGS])
     left = len(settings) - MOST_SETTINGS
     return f"{shown}; and {number_of(left, 'setting')} more" if left > 0 else shown
@@ -118,7 +118,7 @@ def _mean_of(trainings: int) -> str:
 
 
 def of_task(figures: LayerFigures) -> Iterator[Verdict]:
-    """Yield a verdict for each measure that is not surely better than a constant answer."""
+    """Yield a verdict for each measure that is not significantly better than a constant answer."""
     for measure, row in figures.random.items():
         chance, (own, low) = row.chance, row.own
         if chance is None or not low <= chance.share:
@@ -151,8 +151,8 @@ def of_size(figures: LayerFigures) -> list[Verdict]:
 def of_random_ones(figures: LayerFigures) -> Iterator[Verdict]:
     """Yield verdicts from runs with random structures in place of the pipeline's.
 
-    They only tell whether predictions depend on the structures. A composer that was trained with
-    random structures is adapted to these.
+    They only show whether predictions depend on the structures. They cannot show that structures
+    help: a composer that is trained with random structures adapts to these.
     """
     plural = figures.plural
     for measure, row in figures.random.items():
@@ -208,7 +208,7 @@ def _dependence(plural: str, measure: str, row: RandomStructures) -> Verdict:
 
 
 def of_references(figures: LayerFigures) -> list[Verdict]:
-    """Return verdicts from the agreement with references, in comparison to the controls'."""
+    """Return verdicts from comparing the agreement with references to the controls' agreement."""
     reference = figures.reference
     if not reference:
         return []
@@ -247,8 +247,8 @@ def of_references(figures: LayerFigures) -> list[Verdict]:
 def _is_behind(difference: Interval, docs: int) -> bool:
     """Return whether a difference with its interval counts as no lead.
 
-    With many texts it does if the lead is not certain. With few texts it does only if the absence
-    of a lead is certain.
+    With many texts it does unless the interval is above 0. With few texts it does only if the
+    interval excludes a lead.
     """
     _, low, high = difference
     return low <= 0 and (docs >= FEW or high < NO_SIGN)

@@ -1,4 +1,4 @@
-"""Limits on the number and difficulty of texts for a conclusion, and their wording."""
+"""Least numbers of texts for conclusions, and sentences about them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from spacy_latent.analysis.resampling import UNSEEN
 from spacy_latent.errors import number_of
 
-# Fewer texts than this do not prove the absence of a difference, such as that structures do not
-# help: a property of 6 % of all texts may occur in none of them.
+# With fewer texts than this, the absence of a difference is not proved, for example that structures
+# do not help: none of the texts may have a property of 6 % of all texts.
 FEW = 50
-# Fewer texts than this prove nothing: a property of 3 of 10 texts may occur in none of them.
+# Fewer texts than this prove nothing: none of them may have a property of 3 in 10 texts.
 FEWEST = 10
 
 

@@ -1,4 +1,4 @@
-"""Figures of a report, in one record each: numbers on a pipeline's structures on a corpus.
+"""Records of the figures in a report on a pipeline's structures on a corpus.
 
 :func:`spacy_latent.evaluation.assessment.assess` fills them in. Verdicts, the page, ``spacy latent
 evaluate stats`` and ``spacy latent evaluate compare`` read them. NaN stands for an unknown number.
@@ -47,8 +47,8 @@ class TaskFigures:
 
     Attributes:
         scores: all scores of ``nlp.evaluate`` that are numbers.
-        unknown_labels: labels of the references that the pipeline does not know, by the name of the
-            annotation that they belong to.
+        unknown_labels: labels in the references that the pipeline does not know, by the name of
+            their annotation.
     """
 
     measures: dict[str, Score] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class OtherScore:
     """Value of a measure of another pipeline, with its 95 % interval.
 
     Attributes:
-        drop: loss from replacing the first pipeline's predictions with the predictions of this one.
+        drop: score of the first pipeline minus the score of this one.
     """
 
     value: float
@@ -88,7 +88,7 @@ class RandomStructures:
         before_low: lower end of the interval of ``before``.
         docs: number of texts that count.
         draws: number of random structures drawn for each text.
-        mixture: score of the unchanged predictions, if they are composed of several structures.
+        mixture: score of the unchanged predictions, if they are composed with several structures.
         differ: number of texts whose score changes with random structures.
         mixture_low: lower end of the interval of ``mixture``.
     """
@@ -121,8 +121,8 @@ class TrainedControl:
     Attributes:
         trees: description of its trees, None for another pipeline.
         what: description of the control.
-        unlike: settings that differ, apart from the trees.
-        unfair: those settings of ``unlike`` that concern training.
+        unlike: settings that differ, except the trees.
+        unfair: settings in ``unlike`` that concern training.
     """
 
     trees: str | None
@@ -139,8 +139,8 @@ class ControlScore:
         value: mean over trainings, with its interval over texts.
         seeds: score of each training.
         difference: lead of the pipeline over the control, with its interval.
-        spread: two standard deviations of the difference between trainings, NaN if each has only
-            one training.
+        spread: two standard deviations of the difference over trainings; NaN if both have only one
+            training.
         docs: number of texts that count.
         differ: number of these texts on which the score differs from the pipeline's.
     """
@@ -225,7 +225,7 @@ class ReferenceFigures:
     """Agreement with references.
 
     Attributes:
-        key: the measure that counts.
+        key: the main measure.
         of: description of the compared annotation of the references.
         rows: values by measure, by name of the layer, of controls and of random structures.
         ahead: lead of the layer over each of the others, by name.
@@ -242,11 +242,11 @@ class ReferenceFigures:
 
 @dataclass
 class OtherModels:
-    """Agreement of every two of several pipelines, this one among them.
+    """Agreement between each two of several pipelines, including this one.
 
     Attributes:
         chance: agreement of random structures.
-        alike: whether all are further trainings of the same model.
+        alike: whether all are trainings of the same model.
     """
 
     names: list[str]
@@ -262,7 +262,7 @@ class LoneStructures:
 
     Attributes:
         share: share of such spans among the spans with several possible structures.
-        temperature: temperature of the model, NaN if it changes from step to step.
+        temperature: temperature of the model; NaN if it follows a schedule.
         higher: lowest of the tried temperatures at which the mixtures of half of the spans have
             several structures. It is infinite if none is high enough.
     """
@@ -282,8 +282,9 @@ class LayerFigures:
         plural: name of the structures in sentences.
         constraint: the constraint on the set of structures, in words.
         random: measures with random structures, by name of the measure.
-        flat_share: for heads, the share of tokens that are roots or modifiers of one.
-        controls: share of parts in common with structures that depend on no model, by name.
+        flat_share: for heads, the share of tokens that are roots or modifiers of a root.
+        controls: share of parts in common with structures that are computed without a model, by
+            name.
         tag_shares: share of tokens by number of the tag.
         by_length: share of tokens whose part the length of the text determines, and number of
             tokens examined.
@@ -328,9 +329,8 @@ class Figures:
         entities: calibration by name of each component that finds entities with probabilities. A
             component is left out if neither the references nor its predictions have entities.
         left_out: number of texts without tokens, which the reader of the corpus left out.
-        unjudged: by name of each component whose confidences were asked for and could not be
-            judged, because the references lack their annotation, what it finds: "entity", "span"
-            or "arc".
+        unjudged: components whose confidences could not be compared with annotation, since the
+            references have none. By name of the component, "entity", "span" or "arc".
     """
 
     docs: int
@@ -345,7 +345,7 @@ class Figures:
     unjudged: dict[str, str] = field(default_factory=dict)
 
     def plain(self) -> dict[str, object]:
-        """Return the fields for JSON, without optional ones that are empty or 0."""
+        """Return the fields for JSON, without optional fields that are empty or 0."""
         found = fields_of(self)
         for name in ("entities", "left_out", "unjudged"):
             if not found[name]:
@@ -354,7 +354,7 @@ class Figures:
 
 
 def fields_of(record: DataclassInstance) -> dict[str, object]:
-    """Return the fields of a record by name, without those that are None and None by default."""
+    """Return the fields of a record by name, except None in fields that are None by default."""
     given = {each.name: getattr(record, each.name) for each in fields(record)}
     absent = {each.name for each in fields(record) if each.default is None}
     return {name: value for name, value in given.items() if name not in absent or value is not None}

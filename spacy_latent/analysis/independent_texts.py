@@ -1,7 +1,7 @@
 """Texts that count as independent: docs, or documents of which docs are pieces.
 
 Predictions in one document are often right or wrong together. If ``doc.user_data["document"]``
-names the document of each doc, documents take the place of docs in bounds of precisions.
+names the document of each doc, bounds on precision count documents as independent, not docs.
 ``DocBin(store_user_data=True)`` keeps the names.
 """
 
@@ -25,7 +25,7 @@ class IndependentTexts:
     """Numbers of the independent texts of docs.
 
     Attributes:
-        numbers: number of the text of each doc, ``(D,)``. Texts are numbered as they come.
+        numbers: number of the text of each doc, ``(D,)``, in the order of first occurrence.
         are_documents: whether the texts are named documents. Otherwise each doc is a text.
     """
 

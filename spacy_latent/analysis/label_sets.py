@@ -16,8 +16,7 @@ def asked_alone(example: Example, key: str | None = None) -> Example:
     """Return the example without entities or spans of labels that its text was not annotated for.
 
     They are neither right nor wrong, and are removed from prediction and reference. The labels are
-    those of ``doc._.annotated_labels`` of the reference. If that is None, the same example is
-    returned.
+    in ``doc._.annotated_labels`` of the reference. If it is None, the same example is returned.
 
     Args:
         key: name of the group of spans, in prediction and reference; None for entities.

@@ -1,4 +1,4 @@
-"""Verdicts on structures by themselves: simple patterns, shares of a text's length, entropy."""
+"""Verdicts on structures alone: simple patterns, dependence on the text's length, entropy."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def of_controls(figures: LayerFigures) -> list[Verdict]:
         words = find_kind(figures.kind).control_words.get(name)
         if words is None or not share >= NEARLY:
             continue
-        # Already said by the shape, or, if every word is a head, by the chain of nearest heads.
+        # Another verdict says this already: the shape, or, if every word is a head, the chain.
         if (name == "flat" and is_flat) or (name == "nearest" and (found or is_flat)):
             continue
         found.append(Verdict("warning", f"like-{name}", words.format(share=percent(share))))
@@ -128,7 +128,7 @@ def of_controls(figures: LayerFigures) -> list[Verdict]:
 
 
 def of_length(figures: LayerFigures) -> Iterator[Verdict]:
-    """Yield a verdict if the length of a text says much of its structure."""
+    """Yield a verdict if the length of a text determines much of its structure."""
     share, tokens = figures.by_length
     if tokens < 100 or not share >= LARGELY_BY_LENGTH:
         return
@@ -142,7 +142,7 @@ def of_length(figures: LayerFigures) -> Iterator[Verdict]:
 
 
 def of_entropy(figures: LayerFigures) -> Iterator[Verdict]:
-    """Yield a warning if the mean entropy is near the entropy of a blind choice."""
+    """Yield a warning if the mean entropy is near the entropy of a uniform choice."""
     share = figures.mean("relative entropy")
     if share >= UNDECIDED:
         text = f"The scores hardly prefer any of the {figures.plural}: the entropy is "

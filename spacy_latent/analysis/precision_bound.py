@@ -1,14 +1,14 @@
 """Thresholds of confidence whose precision holds on other text, with a named confidence.
 
-Fixed sequence testing, as in Learn then Test (Angelopoulos et al. 2021): the thresholds are tested
-from the highest down, and the first that fails ends the sequence. So many tests need no
-correction, since a threshold is tested only if all higher ones passed. Each test is a lower bound
-of Clopper and Pearson (1934) on the precision. Predictions of one text are not independent: their
-number is reduced to the effective number of Korn and Graubard (1998), with the variance of the
-jackknife. It is reduced further if texts are skewed to the left, such as by a few large ones that
-are worse (Johnson 1978). Texts count as independent, and as drawn from the same source as the
-texts on which the threshold is used. A text is a doc, or a document of several docs if they name
-it (:mod:`spacy_latent.analysis.independent_texts`).
+The method is fixed sequence testing, as in Learn then Test (Angelopoulos et al. 2021): thresholds
+are tested from the highest down, and the first failure ends the sequence. The number of tests needs
+no correction, since a threshold is tested only if all higher ones passed. Each test is a lower
+bound of Clopper and Pearson (1934) on the precision. Predictions of one text are not independent:
+their number is reduced to the effective number of Korn and Graubard (1998), with the variance of
+the jackknife. It is reduced further if the distribution over texts is skewed to the left, for
+example if a few large texts are worse (Johnson 1978). The bound assumes that texts are independent,
+and come from the same source as the texts on which the threshold is used. A text is a doc, or a
+document of several docs if they name it (:mod:`spacy_latent.analysis.independent_texts`).
 
 Functions get N predictions as two arrays: ``correct``, ``(N,)`` bool, and ``texts``, ``(N,)`` int,
 the number from 0 of the text of each prediction.
@@ -27,10 +27,10 @@ from spacy_latent.analysis.thresholds import FEW, SMALL_SHARE, ThresholdResult, 
 
 # Number of thresholds that are tested. They depend on numbers of predictions, never on outcomes.
 TESTED = 50
-# With fewer texts, what predictions of a text have in common is not known.
+# With fewer texts, the dependence of predictions in one text cannot be estimated.
 LEAST_TEXTS = 10
-# A sample seldom has the largest texts, and shows a part of the skewness: with 300 texts of
-# lognormal sizes (σ = 1.2), of which larger ones are worse, 4.5 of 14.6.
+# Share of the skewness that a sample shows, since it seldom contains the largest texts: 4.5 of 14.6
+# with 300 texts of lognormal sizes (σ = 1.2), if larger texts are worse.
 SKEWNESS_SHOWN = 1 / 3
 HALVINGS = 60
 
@@ -40,7 +40,7 @@ class PromisedThreshold(ThresholdResult):
     """Threshold whose precision on other text is at least ``promised``.
 
     Attributes:
-        confidence: share of the choices of texts in which the precision holds.
+        confidence: probability, over draws of the calibration texts, that the precision holds.
         bound: lower bound of the precision at this confidence.
         full_recall: recall without a threshold.
         texts: number of independent texts with predictions.
@@ -89,18 +89,18 @@ def _log_tail(right: int, count: int, share: float) -> float:
 
 
 def needed(precision: float, confidence: float) -> int:
-    """Return the least number of predictions, all of them right, that support a precision."""
+    """Return the least number of predictions that supports a precision if all of them are right."""
     return math.ceil(math.log1p(-confidence) / math.log(precision) - 1e-9)
 
 
 def effective_number(correct: np.ndarray, texts: np.ndarray, correlation: float = 1.0) -> float:
-    """Return the number of independent predictions with the same evidence of the precision.
+    """Return the number of independent predictions that would be as much evidence on the precision.
 
     It is the number of predictions divided by the design effect. The design effect is the variance
     of the precision over draws of texts, by the jackknife, divided by its variance if predictions
-    were independent. If all predictions are right or all are wrong, both are 0. The effect is then
-    1 + (m − 1) · correlation, with m the typical number of predictions of a text. The result is at
-    most the number of predictions.
+    were independent. If all predictions are right or all are wrong, both variances are 0. The
+    effect is then 1 + (m − 1) · correlation, with m the typical number of predictions of a text.
+    The result is at most the number of predictions.
 
     Args:
         correlation: correlation of predictions of one text, see :func:`correlation_within`.
@@ -117,7 +117,8 @@ def _effective_counts(
     """Return the effective numbers of right and of all predictions, as whole numbers."""
     effective = effective_number(correct, texts, correlation)
     effective *= skewness_factor(correct, texts, effective, confidence)
-    # The number first: rounded apart, the right ones could be a larger share than all of them.
+    # Round the number of all predictions first. Rounded separately, the share of right ones could
+    # increase.
     count = math.floor(effective + 1e-9)
     return math.floor(count * float(correct.mean()) + 1e-9), count
 
@@ -125,11 +126,12 @@ def _effective_counts(
 def skewness_factor(
     correct: np.ndarray, texts: np.ndarray, effective: float, confidence: float
 ) -> float:
-    """Return the factor of the effective number that makes up for the skewness of texts.
+    """Return the factor by which the skewness of texts reduces the effective number.
 
-    It is below 1 if texts are skewed to the left more than a binomial, whose skewness is in the
-    bound of Clopper and Pearson already. Johnson (1978) widens an interval of z standard errors by
-    (2z² + 1) / 6 of the skewness; the factor is the square of the one width over the other.
+    It is below 1 if texts are more skewed to the left than a binomial, whose skewness the bound of
+    Clopper and Pearson already includes. Johnson (1978) widens an interval of z standard errors by
+    (2z² + 1) / 6 times the skewness. The factor is the squared ratio of the original to the new
+    width.
     """
     precision, z = float(correct.mean()), NormalDist().inv_cdf(confidence)
     if precision in (0.0, 1.0) or z <= 0.0:
@@ -144,9 +146,10 @@ def skewness_factor(
 
 
 def correlation_within(correct: np.ndarray, texts: np.ndarray) -> float:
-    """Return the correlation of being right of two predictions of one text, from 0 to 1.
+    """Return the correlation, 0 to 1, between the correctness of two predictions of one text.
 
-    It is 1 if it cannot be told: if all are right, or all wrong.
+    It is 1 if it cannot be estimated: if all predictions are right, if all are wrong, or if each
+    text has one prediction.
     """
     effect, typical = _design_effect(correct, texts)
     if effect is None or typical <= 1.0:
@@ -155,9 +158,9 @@ def correlation_within(correct: np.ndarray, texts: np.ndarray) -> float:
 
 
 def _by_text(correct: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the size of each text, and how many more of it are right than on average."""
+    """Return the size of each text, and its number of right predictions minus the expected one."""
     sizes = np.bincount(texts)
-    # In whole numbers, so that texts with the same precision have 0 and no rounding error.
+    # Compute in whole numbers, so that texts with the mean precision have exactly 0.
     right = np.bincount(texts, correct).astype("int64")
     more = (right * len(correct) - sizes * int(correct.sum())) / len(correct)
     return sizes[sizes > 0], more[sizes > 0]
@@ -172,9 +175,9 @@ def _design_effect(correct: np.ndarray, texts: np.ndarray) -> tuple[float | None
         return float(count), typical
     if precision in (0.0, 1.0):
         return None, typical
-    # Unbiased, as the jackknife is: the effect is 1 if each prediction is of a text of its own.
+    # Unbiased like the jackknife, so that the effect is 1 if each text has one prediction.
     variance = count * precision * (1 - precision) * count / (count - 1)
-    # The jackknife: how the precision changes without a text, times the number of predictions.
+    # Jackknife: the change of the precision without a text, times the number of predictions.
     changes = more / (1 - sizes / count)
     return float(changes @ changes) * (len(sizes) - 1) / len(sizes) / variance, typical
 
@@ -200,14 +203,15 @@ def tests_of(
 ) -> list[ThresholdTest]:
     """Test thresholds from the highest down, until one fails.
 
-    The sequence begins where twice as many predictions are kept as would support the precision if
-    all were right, at least 20 and one in ten of all. It ends at 0, so that all are kept. It is
-    empty if the predictions are of fewer than LEAST_TEXTS texts.
+    The first threshold keeps twice as many predictions as would support the precision if all were
+    right, and at least 20 and one in ten of all. The last threshold is 0, which keeps all. The
+    sequence is empty if the predictions come from fewer than LEAST_TEXTS texts.
 
     Args:
         precision: requested precision, in (0, 1).
         confidence: confidence of the bounds, in (0, 1).
-        few: whether the sequence may begin with fewer, as many as would do if all were right.
+        few: whether the sequence begins with fewer predictions: as many as would support the
+            precision if all were right.
     """
     said = np.asarray(found.probabilities, dtype="float64")
     order = np.argsort(-said, kind="stable")
@@ -220,18 +224,18 @@ def tests_of(
     if not few:
         if max(first, FEW) > len(said):
             return []
-        # Twice the number that would do if all were right, so that one error does not end the
-        # sequence at once. It depends on no outcome.
+        # Twice the number that is enough if all are right, so that one error does not end the
+        # sequence at once. The number does not depend on outcomes.
         first = min(len(said), max(2 * first, FEW, math.ceil(SMALL_SHARE * len(said))))
     if first > len(said):
         return []
-    # Entities of equal confidence are all kept.
+    # Keep all entities of equal confidence.
     ends = np.append(np.flatnonzero(np.diff(said)) + 1, len(said))
     wanted = np.linspace(first, len(said), TESTED)
     made: list[ThresholdTest] = []
     for end in np.unique(ends[np.searchsorted(ends, wanted - 1e-6)]).tolist():
         right, count = _effective_counts(correct[:end], texts[:end], shared, confidence)
-        # The lower bound is at least the precision.
+        # The test passes if the lower bound is at least the precision.
         passed = right > 0 and _log_tail(right, count, precision) <= math.log1p(-confidence)
         threshold = 0.0 if end == len(said) else float(said[end - 1 : end + 1].mean())
         made.append(ThresholdTest(threshold, right, count, passed))
@@ -241,7 +245,7 @@ def tests_of(
 
 
 def bound_of_all(found: JudgedEntities, confidence: float) -> float:
-    """Return the lower bound of the precision of all predictions, at least one, at no threshold."""
+    """Return the lower bound of the precision of all predictions, at least one."""
     correct = np.asarray(found.correct, dtype=bool)
     texts = _texts_of(found)
     counts = _effective_counts(correct, texts, correlation_within(correct, texts), confidence)
@@ -249,7 +253,7 @@ def bound_of_all(found: JudgedEntities, confidence: float) -> float:
 
 
 def _texts_of(found: JudgedEntities) -> np.ndarray:
-    """Return the text of each prediction, from 0; each is one of its own if they are not known."""
+    """Return the number of each prediction's text, from 0; each has its own if none is given."""
     given = np.asarray(found.texts or range(len(found.correct)), dtype="int64")
     return np.unique(given, return_inverse=True)[1]
 
@@ -259,7 +263,7 @@ def promised_threshold(
 ) -> PromisedThreshold | None:
     """Return the lowest threshold whose precision holds on other text.
 
-    The arguments are those of :func:`tests_of`.
+    For the arguments see :func:`tests_of`.
 
     Returns:
         The threshold, or None if the texts support none.

@@ -58,7 +58,7 @@ class Agreement:
 def agreement(predicted: Iterable[np.ndarray], reference: Iterable[np.ndarray]) -> Agreement | None:
     """Return token F1 and IOU F1 (DeYoung et al. 2020, section 4.1), as means over docs.
 
-    Only docs with a word in the reference count. Runs of words are the spans.
+    Docs without a word in the reference rationale are left out. Spans are runs of adjacent words.
 
     Returns:
         The scores, None if no doc counts.
@@ -107,9 +107,10 @@ class Erasure:
 
     Attributes:
         comprehensiveness: decrease of the probability of the predicted label if the rationale is
-            erased. More is better. NaN if the rationale is all of every doc. For numbers in a
+            erased; higher is better. NaN if every rationale is its whole doc. For numbers in a
             score_range it is the mean absolute change, as a share of the range.
-        sufficiency: the same decrease if everything except the rationale is erased. Less is better.
+        sufficiency: the same decrease if everything except the rationale is erased; lower is
+            better.
         accuracy: share of docs whose text gets the label of the reference, None without references.
         alone: share of docs whose rationale, read as a text, gets that label, None without
             references.
@@ -130,17 +131,17 @@ def erasure(
 ) -> Erasure:
     """Measure the effect of erasing rationales on the predictions of a pipeline.
 
-    Words are removed from a text, and the pipeline reads the rest as a new text. A pipeline that
-    chooses words chooses them anew. Any pipeline that sets ``doc.cats`` can be used.
+    The pipeline reads the remaining words as a new text. A pipeline that chooses words chooses them
+    anew. Any pipeline that sets ``doc.cats`` can be used.
 
-    If no word of a doc is left, the pipeline is not run. The doc then does not count for
-    comprehensiveness. For sufficiency its probability is that of a guess, 1 / labels, and its
-    numbers are the middle of their range.
+    If no word of a doc remains, the pipeline is not run. The doc then does not count for
+    comprehensiveness. For sufficiency its probability is 1 / number of labels, and its numbers are
+    the middle of their range.
 
     Args:
         docs: docs whose tokens are used unchanged. Empty docs do not count.
         labels: label of the reference for each doc, or None.
-        others: categories of other components, which do not count.
+        others: categories of other components, which are ignored.
 
     Raises:
         LatentError: if no doc has words, or the pipeline sets no ``doc.cats``.
@@ -166,7 +167,7 @@ def erasure(
         if rest is not None:
             falls[0].append(fall(own, rest))
         falls[1].append(fall(own, only))
-        # The best of one label is always the same.
+        # With one label, the best label is always the same.
         if reference is not None and len(own) > 1:
             right[0].append(label == reference)
             right[1].append(only is not None and _best(only) == reference)
@@ -191,7 +192,8 @@ def _without(cats: dict[str, float], others: Collection[str]) -> dict[str, float
 def _categories(nlp: Language, spans_key: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the categories that only components without these rationales predict.
 
-    Further return those that a reference must tell before its text is known to have one alone.
+    Also return the categories that a reference needs to have, so that one of them is known to be
+    the only label.
     """
     for name, pipe in nlp.pipeline:
         own = cfg_of(pipe).get("spans_key") == spans_key
@@ -216,7 +218,7 @@ def _score_range(nlp: Language, others: Collection[str]) -> tuple[float, float] 
 
 
 def _fall_of_label(own: dict[str, float], other: dict[str, float] | None) -> float:
-    """Return the fall of the probability of the best label; ``other`` is None without words."""
+    """Return the decrease of the probability of the best label; ``other`` is None without words."""
     label = _best(own)
     return own[label] - (1 / len(own) if other is None else other[label])
 
@@ -242,7 +244,7 @@ def doc_of_words(doc: Doc, words: np.ndarray) -> Doc:
 
 # ---------------------------------------------------------------- controls
 
-# Makes a control rationale from a doc and the number of words of its rationale.
+# Function from a doc and the number of words of its rationale to a control rationale.
 Control = Callable[[Doc, int, random.Random], np.ndarray]
 
 
@@ -276,8 +278,8 @@ class RationaleReport:
     """Scores of the rationales of many docs.
 
     Attributes:
-        rate: share of the words that are chosen.
-        spans: runs of words for each doc.
+        rate: share of words that are chosen.
+        spans: mean number of runs of chosen words per doc.
         token_f, iou_f: see :class:`Agreement`; None without a reference.
         comprehensiveness, sufficiency, accuracy, alone: see :class:`Erasure`.
     """
@@ -306,7 +308,7 @@ def report(
         references: docs with ``cats`` and, if people marked words, ``spans[spans_key]``. Their
             texts go through the pipeline's tokenizer as in ``spacy train``, unless they were made
             of words without spaces.
-        words: a list of words to compare with, such as an opinion lexicon.
+        words: words of a further control, such as an opinion lexicon.
 
     Raises:
         LatentError: if the pipeline writes no ``doc.spans[spans_key]``.
@@ -328,7 +330,7 @@ def report(
     for name, control in controls.items():
         found[name] = [control(doc, int(r.sum()), rng) for doc, r in zip(predicted, own)]
     gold = [_aligned(Example(*pair), spans_key) for pair in zip(predicted, kept)]
-    # Numbers are neither right nor wrong, and neither is a choice among several labels.
+    # There is no accuracy for numbers, nor for texts that may have several labels.
     others, needed = _categories(nlp, spans_key)
     judged = _score_range(nlp, others) is None
     labels = [
@@ -397,8 +399,8 @@ def score_rationales(
 def _aligned(example: Example, key: str) -> np.ndarray:
     """Return the reference's rationale in the tokens of the prediction.
 
-    A token that is only in part in the rationale is in it, since a marked word would be lost
-    otherwise, and with it its whole span.
+    A token that overlaps the rationale belongs to it. Otherwise a marked word could be lost, and
+    with it the match of its whole span.
     """
     marked = rationale_words(example.reference, key)
     if not marked.any():

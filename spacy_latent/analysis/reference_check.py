@@ -18,7 +18,7 @@ NAMED = 10
 
 @dataclass(frozen=True)
 class _Kept:
-    """Access to the annotation of one attribute in a reference.
+    """Functions that read the annotation of one attribute from a reference.
 
     Both functions receive a doc and the key of a group of spans, or None.
 
@@ -77,8 +77,8 @@ def is_annotated(nlp: Language, name: str, reference: Doc) -> bool:
 def without_references(nlp: Language, examples: Sequence[Example]) -> tuple[dict[str, str], bool]:
     """Return the trainable components that are scored although no reference has their annotation.
 
-    A component whose attributes are not among :data:`KEPT`, such as one with a custom scorer,
-    counts as having references. So does a pipeline without any scored component.
+    A component whose attributes are not in :data:`KEPT`, such as one with a custom scorer, counts
+    as having references. So does a pipeline without scored components.
 
     Returns:
         A description of the missing annotation by name of the component, and whether no scored
@@ -100,7 +100,7 @@ def unknown_labels(
 ) -> dict[str, list[str]]:
     """Return labels of the references that no component with such labels knows.
 
-    If the labels of a component are not known, no label of its annotation counts as unknown.
+    If the labels of a component are not known, no label counts as unknown for its annotation.
 
     Args:
         learned: examples whose labels also count as known. They are read only until all labels are

@@ -13,7 +13,7 @@ LONGER = (
     "Train it longer, with a higher training.max_steps and training.patience, or on more annotated "
     "text; 'spacy latent debug' names mistakes of a config."
 )
-# Why nothing that a component finds is right or wrong, by what it finds.
+# Reasons why no prediction can be judged, by the kind of prediction.
 NOT_ANNOTATED = {
     "arc": "no word of the texts has an annotated head",
     "entity": "no entity is annotated in the texts, and none is found where they are annotated",

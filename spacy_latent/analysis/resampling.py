@@ -12,11 +12,11 @@ import numpy as np
 ROUNDS = 1000
 # Number of resamples drawn at a time, to bound the memory.
 CHUNK = 50
-# A property of none of n texts may hold for up to UNSEEN / n of all texts, 19 times of 20 (the
-# rule of three, Hanley and Lippman-Hand 1983). Resamples of the texts do not show it either. If at
-# least UNSEEN texts differ from the others, resamples are enough.
+# The rule of three (Hanley and Lippman-Hand 1983): if none of n texts has a property, up to UNSEEN
+# / n of all texts may have it, with 95 % confidence. Resamples of the texts cannot show such a
+# property. If at least UNSEEN texts differ from the others, resamples are enough.
 UNSEEN = 3
-# Scores of one text that differ by less are the same.
+# Scores of one text that differ by less count as equal.
 SAME = 1e-9
 
 # Function from summed counts, ``(..., c)``, to scores, ``(...)``.
@@ -38,9 +38,9 @@ def f_score(totals: np.ndarray) -> np.ndarray:
 def mean_over(value: Value, trainings: int) -> Value:
     """Return the function from the counts of several trainings, side by side, to their mean score.
 
-    A score of summed counts would not be the mean: a training that finds nothing would hardly lower
-    an F1. A training without a score counts as right if another one has a score: it rightly finds
-    nothing.
+    Summing the counts of all trainings would not give the mean: a training that finds nothing would
+    hardly lower an F1. A training whose score is NaN counts as 1 if another training has a score,
+    since it correctly predicts nothing.
     """
 
     def mean(totals: np.ndarray) -> np.ndarray:
@@ -62,7 +62,7 @@ def resampled(values: Value, counts: np.ndarray, seed: int) -> np.ndarray:
     return np.concatenate(parts)
 
 
-# Every interval of a report is over the same texts.
+# Cached, since all intervals of a report use the same resamples.
 @lru_cache(maxsize=1)
 def _weights(size: int, seed: int) -> np.ndarray:
     """Return how often each text is drawn in each resample, ``(ROUNDS, size)``; on average once."""
@@ -186,12 +186,12 @@ def paired_drop(value: Value, before: np.ndarray, after: np.ndarray, seed: int =
     low, high = _percentiles(resampled(differences, both, seed))
     first, second = float(value(before.sum(0))), float(value(after.sum(0)))
     counted = both.any(-1)
-    # A text without anything to find, and without predictions, is right.
+    # A text with nothing to find and no predictions counts as right.
     ours, theirs = (np.nan_to_num(value(rows[counted]), nan=1.0) for rows in (before, after))
     each, drop = ours - theirs, first - second
     differ = np.abs(each) > SAME
-    # A text that was not seen differs by at most the largest difference seen; if no text differs,
-    # by the largest possible one, 1.
+    # Unseen texts are assumed to differ by at most the largest observed difference; if no text
+    # differs, by the largest possible one, 1.
     margin = _margin(each) * float(np.abs(each).max() if differ.any() else 1.0)
     if not (each > max(drop, 0.0) + SAME).any():
         high = max(high, min(drop + margin, 1.0))

@@ -54,14 +54,14 @@ def gold_labels(example: Example, key: str) -> set[str]:
 
 
 class SpanJudge:
-    """Judge of spans, which collects them.
+    """Collection of spans, each judged right or wrong by the annotation.
 
     Args:
         key: name of the group in ``doc.spans``.
 
     Attributes:
-        found: spans that the annotation says to be right or wrong. Those of texts without the
-            group, or of labels that a text was not annotated for, are counted in ``unannotated``.
+        found: spans that the annotation judges. Spans of texts without the group, or with labels
+            for which the text was not annotated, are only counted in ``unannotated``.
         sets: for each text whether its spans are exactly those of the annotation; None for a text
             without the group, or annotated for some of the labels only.
     """
@@ -94,7 +94,7 @@ class SpanJudge:
         if gold is None or gold.asked is not None:
             self.sets.append(None)
         else:
-            # Spans that the tokens of the predicted doc cannot form are missing in any set.
+            # Spans that do not align with tokens of the predicted doc are missing in any set.
             same = predicted == gold.aligned and len(gold.aligned) == gold.count
             self.sets.append(same)
         return judged

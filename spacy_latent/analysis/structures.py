@@ -51,19 +51,19 @@ SHARES = frozenset(
         *("switches", "commonest tag", "coverage", "monotonicity", "diagonal", "relative entropy"),
     }
 )
-# Numbers whose mean a few texts dominate.
+# Numbers whose mean is dominated by a few texts.
 SKEWED = frozenset({"effective number"})
-# For a larger entropy the effective number would overflow a float.
+# Largest entropy whose effective number is a float.
 MOST_NATS = 700.0
-# Numbers from here on are written as powers of ten.
+# Numbers of at least this size are written as powers of ten.
 LARGE = 1e7
 
 
 def structure_statistics(span: SpanStructure) -> dict[str, float]:
     """Return the numbers that describe a structure, by name.
 
-    The names are those of :data:`MEANINGS` or of the kind, which selects them. Numbers that a
-    structure does not have are left out, such as the arc length of a single token.
+    The kind selects names from :data:`MEANINGS`, or defines its own. Numbers that a structure does
+    not have are left out, such as the arc length of a single token.
     """
     kind = find_kind(span.kind)
     numbers = kind.said("statistics", kind.statistics(np.asarray(span.decoded), len(span)))
@@ -107,7 +107,7 @@ def own_heads(decoded: Sequence[int] | np.ndarray) -> np.ndarray:
 def _heads(decoded: np.ndarray, n: int) -> dict[str, Any]:
     heads = own_heads(decoded)
     own = np.arange(n)
-    # If heads are independent, the words of a cycle count as roots.
+    # If heads are chosen independently, there may be cycles, whose words count as roots.
     heads = np.where(without_cycles(heads) < 0, own, heads)
     tree = tree_statistics(heads)
     is_root = heads == own
@@ -246,7 +246,8 @@ def distribution(
     low, high = float(array.min()), float(array.max())
     if is_share(name, kind):
         low, high = 0.0, max(1.0, high)
-    # Relative to the range: a bin would be too narrow beside the number of trees over a long text.
+    # Bins are relative to the range. Floats as large as the number of trees over a long text could
+    # not represent the edges of narrow bins.
     places = (array - low) / (high - low if high > low else 1.0)
     counts, _ = np.histogram(places, BINS, (0.0, 1.0))
     first, middle, third = np.quantile(array, [0.25, 0.5, 0.75]).tolist()
@@ -276,7 +277,7 @@ def sparkline(histogram: Sequence[int], unicode: bool = True) -> str:
 def position_share(
     sentences: Sequence[Sequence[str]], structures: Sequence[np.ndarray], least: int = 5
 ) -> tuple[float, int]:
-    """Measure the degree to which the length of a text alone determines its structure.
+    """Measure to which degree the length of a text alone determines its structure.
 
     Only texts of four or more tokens are examined, and only lengths with at least ``least``
     different texts.
@@ -302,7 +303,7 @@ def position_share(
         for column in table.T:
             _, counts = np.unique(column, return_counts=True)
             ranked = np.sort(counts)[::-1]
-            # Largest count among the other texts; the own value counts one less.
+            # Largest count among the other texts: the text's own value counts one less.
             others = np.where(counts == ranked[0], ranked[1] if len(ranked) > 1 else 0, ranked[0])
             alone = counts - 1
             same += int(counts[(alone >= others) & (alone > 0)].sum())

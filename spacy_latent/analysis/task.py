@@ -41,7 +41,7 @@ class Measure:
 def find_measures(nlp: Language, examples: Sequence[Example]) -> list[Measure]:
     """Return the measures that the pipeline predicts and the references annotate, in its order.
 
-    A further classifier with labels of its own has a measure with its name.
+    If a second classifier has labels of its own, the name of its measure includes its name.
     """
     found: dict[str, Measure] = {}
     for name, pipe in nlp.pipeline:
@@ -61,7 +61,8 @@ def find_measures(nlp: Language, examples: Sequence[Example]) -> list[Measure]:
 def measure_of_categories(nlp: Language, examples: Sequence[Example]) -> Measure | None:
     """Return the measure of the first component that predicts categories.
 
-    A component of a user may predict some without saying so. None if no reference has any.
+    A custom component may predict categories without declaring it. Return None if no reference has
+    categories.
     """
     name = first_classifier(nlp)
     if name is None:
@@ -70,7 +71,7 @@ def measure_of_categories(nlp: Language, examples: Sequence[Example]) -> Measure
 
 
 def first_classifier(nlp: Language) -> str | None:
-    """Return the name of the first component that says that it predicts categories."""
+    """Return the name of the first component that declares that it predicts categories."""
     names = (name for name in nlp.pipe_names if "doc.cats" in nlp.get_pipe_meta(name).assigns)
     return next(names, None)
 
@@ -78,7 +79,7 @@ def first_classifier(nlp: Language) -> str | None:
 def labels_of_others(nlp: Language, name: str) -> frozenset[str]:
     """Return the categories that other components predict and this one does not.
 
-    There are none if the labels of this component are not known.
+    The result is empty if the labels of this component are unknown.
     """
     labels = {
         other: set(getattr(pipe, "labels", None) or ())
@@ -124,9 +125,9 @@ def _cats(
     of_one = Measure("accuracy", right_category, accuracy, _most_frequent(gold))
     attrs = getattr(getattr(pipe, "model", None), "attrs", {})
     if attrs.get("multi_label") is False:
-        # A text that only tells a wrong label does not count.
+        # A text whose annotation only names wrong labels does not count.
         return of_one if any(only_label(cats) is not None for cats in gold) else None
-    # A text with one category may say nothing of the others.
+    # The annotation of a text may have one category and leave the others unknown.
     several = "multi_label" in attrs
     if all(sum(cats.values()) == 1.0 and not (several and len(cats) == 1) for cats in gold):
         return of_one
@@ -136,7 +137,7 @@ def _cats(
         reference = own(example.reference)
         predicted = {label for label, value in example.predicted.cats.items() if value >= threshold}
         theirs = {label for label, value in reference.items() if value == 1.0}
-        # Labels that the reference does not have do not count.
+        # Labels that are missing in the reference do not count.
         predicted &= set(reference)
         return len(predicted & theirs), len(predicted), len(theirs)
 
@@ -144,7 +145,7 @@ def _cats(
 
 
 def only_label(cats: dict[str, float]) -> str | None:
-    """Return the one label that holds; None if there is none or another number above 0."""
+    """Return the only label with a value above 0, if this value is 1; None otherwise."""
     own = [label for label, value in cats.items() if value > 0.0]
     return own[0] if len(own) == 1 and cats[own[0]] == 1.0 else None
 
@@ -160,8 +161,8 @@ def best_category(cats: dict[str, float]) -> str:
 def gold_label(cats: dict[str, float]) -> str:
     """Return the annotated labels as text.
 
-    These are all labels that hold, or "none". A number that is not 0 or 1 stands after its label,
-    and so does the number of the only label: it may be a regression's.
+    With several labels whose values are 0 or 1, these are the labels with 1, or "none". Otherwise
+    it is the label with the highest value, and this value, which may be a regression's.
     """
     if len(cats) > 1 and set(cats.values()) <= {0.0, 1.0}:
         return ", ".join(label for label, value in cats.items() if value) or "none"
@@ -190,12 +191,11 @@ def _f1_of_spans(
     read: Callable[[Doc], Iterable[Span] | None],
     known: Callable[[Example, Sequence[Span]], list[Span]] = lambda example, spans: list(spans),
 ) -> Measure:
-    """Return the F1 of spans, without those that a reference says nothing of.
+    """Return the F1 of spans, without predicted spans that the reference does not judge.
 
     Args:
         read: function that returns the spans of a doc, None if the doc has no annotation of them.
-        known: function that returns the predicted spans of which the reference tells if they are
-            right.
+        known: function that returns the predicted spans that the reference judges right or wrong.
     """
 
     def count(example: Example) -> Sequence[float]:
@@ -228,7 +228,7 @@ def _ents(pipe: Any, examples: Sequence[Example]) -> Measure | None:
         missing = np.array([token.ent_iob == MISSING for token in example.reference], dtype=bool)
         if not missing.any():
             return list(spans)
-        # Each access to the alignment reads all words of both docs.
+        # Read the alignment once, since each access computes it from all words of both docs.
         place = example.alignment.x2y
         return [
             span

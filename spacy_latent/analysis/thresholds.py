@@ -41,7 +41,7 @@ def apply_threshold(found: JudgedEntities, threshold: float) -> ThresholdResult:
     return ThresholdResult(threshold, kept, precision, *interval(right, kept), recall)
 
 
-# Fewer entities hardly determine a precision: 19 of 19 right gives an interval of 83 to 100 %.
+# Fewer entities hardly determine a precision: the interval for 19 of 19 right is 83 to 100 %.
 FEW, SMALL_SHARE = 20, 0.1
 
 
@@ -55,7 +55,7 @@ def keeps_few(one: ThresholdResult, found: JudgedEntities) -> bool:
 
 
 def in_digits(probability: float) -> str:
-    """Format a probability with three significant digits of it and of its distance to 1.
+    """Format a probability with three significant digits, also of its distance to 1.
 
     An example is 0.9999634. A probability less than 1 is never printed as 1.
     """
@@ -93,8 +93,8 @@ def threshold_for(found: JudgedEntities, precision: float) -> ThresholdResult | 
     if not len(enough):
         return None
     least = int(enough[0])
-    # Not the lowest probability itself: a confident tagger has it so near to 1 that entities of
-    # other texts, correct ones too, stay below.
+    # Do not use the lowest kept probability itself. With a confident tagger it is so near to 1 that
+    # even correct entities of other texts are below it.
     return apply_threshold(found, float(thresholds[least - 1 : least + 1].mean()) if least else 0.0)
 
 
@@ -140,10 +140,10 @@ def conformal_threshold(
 ) -> float:
     """Return the threshold that a further score reaches with probability ``coverage``.
 
-    The further score must be exchangeable with these (Vovk et al. 2005; split conformal
-    prediction). With texts, a text must be exchangeable with the others, and the further score is
-    any of its own with equal probability (Lee, Barber and Willett 2023; hierarchical conformal
-    prediction).
+    This is split conformal prediction (Vovk et al. 2005), for which the further score must be
+    exchangeable with these. With ``texts`` it is hierarchical conformal prediction (Lee, Barber and
+    Willett 2023): the further text must be exchangeable with these texts, and the further score is
+    drawn uniformly from its scores.
 
     Args:
         texts: text of each score; None if each is of a text of its own.
@@ -157,7 +157,7 @@ def conformal_threshold(
     said = np.asarray(scores, dtype="float64")
     place = np.arange(len(said)) if texts is None else np.unique(texts, return_inverse=True)[1]
     sizes = np.bincount(place)
-    # So that .1 · 10 is 1.
+    # Round, so that .1 · 10 is 1.
     if not len(sizes) or (len(sizes) + 1) * (1 - coverage) + 1e-9 < 1:
         needed = max(1, math.ceil(1 / (1 - coverage) - 1e-9) - 1)
         raise LatentError(
@@ -165,6 +165,6 @@ def conformal_threshold(
             f"{len(sizes)} are given. Give more annotated text, or a lower coverage."
         )
     order = np.argsort(-said, kind="stable")
-    # The further text has the weight of one, and a score below all others.
+    # The further text counts as one text with a score below all others.
     reached = (1 / ((len(sizes) + 1) * sizes[place[order]])).cumsum()
     return float(said[order[np.searchsorted(reached, coverage - 1e-9)]])

@@ -73,7 +73,7 @@ def _from_table(lines: list[str]) -> list[Evaluation]:
     for line in lines:
         header = re.match(r"\s*E\s+#\s+(\S.*)$", line)
         if header:
-            # Names hold single spaces; columns stand at least two apart.
+            # Names contain single spaces only. Between columns there are at least two.
             names = [name.lower() for name in re.split(r"\s{2,}", header[1].strip())]
             rows = []
         cells = line.split()

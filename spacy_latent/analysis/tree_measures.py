@@ -6,9 +6,9 @@
 - yields: F1 of the sets of the words under each head.
 - one arc: share of the reference's sets that are connected by one arc.
 
-For the last two see :mod:`spacy_latent.analysis.yields`. The first two do not distinguish a wrong
-tree from another convention. The last three do not show which convention was meant. Read them
-together.
+For the last two see :mod:`spacy_latent.analysis.yields`. The first two cannot distinguish a wrong
+tree from another convention. The last three cannot show that the tree follows the convention of the
+reference. Read them together.
 """
 
 from __future__ import annotations
@@ -122,17 +122,17 @@ def bracket_counts(
 ) -> dict[str, np.ndarray]:
     """Return counts ``(D, c)`` float64 of binary trees as spans (start, end).
 
-    Single tokens are left out. "lists" does not depend on the reference's way to make a list
-    binary.
+    Single tokens are left out. "lists" does not depend on how the reference makes lists binary.
 
     Args:
         lists: spans of the lists of each text.
         counted: masks of the tokens that count in "lists".
 
     Returns:
-        "spans": right, predicted and reference spans. "whole trees": 1 if all spans of the
-        reference are present, and 1 if it has any. "lists": those spans of ``lists`` whose counted
-        tokens are the counted tokens of a predicted span, and all of them.
+        Counts by measure. "spans": right, predicted and reference spans. "whole trees": 1 if all
+        spans of the reference are predicted, and 1 if it has any. "lists": number of spans in
+        ``lists`` with the same counted tokens as a predicted span, and number of all spans in
+        ``lists``.
     """
     spans, found = [], []
     for own, gold, wanted, mask in zip(predicted, reference, lists, counted, strict=True):
@@ -217,8 +217,8 @@ def build_tree_scorer_v1(
 ) -> Callable[..., dict[str, float]]:
     """Build a scorer of trees for spaCy's ``scorers`` registry.
 
-    The arguments are those of :func:`score_tree_measures`. Reference and prediction may have
-    different tokens.
+    For the arguments see :func:`score_tree_measures`. Reference and prediction may have different
+    tokens.
     """
     check_texts("tree_scorer", ignore_labels=ignore_labels, ignore=ignore)
     return partial(

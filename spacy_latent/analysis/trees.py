@@ -80,7 +80,7 @@ def flat(words: Sequence[str], rng: random.Random) -> list[int]:
 
 
 def balanced(words: Sequence[str], rng: random.Random) -> list[int]:
-    """Attach the middle tokens of both halves to the middle token, and so on."""
+    """Attach the middle tokens of both halves to the middle token, recursively."""
     heads = list(range(len(words)))
 
     def attach(start: int, end: int, head: int | None) -> None:
@@ -112,8 +112,9 @@ def random_tree(words: Sequence[str], rng: random.Random) -> list[int]:
 def nearest_longer_word(words: Sequence[str], rng: random.Random) -> list[int]:
     """Attach every token to the nearest one with more characters.
 
-    If two are at the same distance, the left one is the head. The longest tokens are attached to
-    the first of them. Long words carry content, so these heads are often right.
+    If two are at the same distance, the left one is the head. Tokens of the greatest length are
+    attached to the first of them. Long words are often content words, so these heads are often
+    right.
     """
     lengths = [len(word) for word in words]
     longest = lengths.index(max(lengths)) if words else 0
@@ -199,7 +200,7 @@ def right_branching(words: Sequence[str], rng: random.Random) -> list[tuple[int,
 
 
 def halved(words: Sequence[str], rng: random.Random) -> list[tuple[int, int]]:
-    """Return the sentence, its halves, their halves, and so on."""
+    """Return the spans of the sentence, its halves, their halves, and so on."""
 
     def split(start: int, end: int) -> list[tuple[int, int]]:
         if end - start < 2:
@@ -211,7 +212,7 @@ def halved(words: Sequence[str], rng: random.Random) -> list[tuple[int, int]]:
 
 
 def random_merges(words: Sequence[str], rng: random.Random) -> list[tuple[int, int]]:
-    """Merge neighbours at random, all pairs equally likely at each step."""
+    """Return the spans of merging random neighbours, all pairs equally likely in each step."""
     row, made = [(i, i + 1) for i in range(len(words))], []
     while len(row) > 1:
         place = rng.randrange(len(row) - 1)
@@ -232,7 +233,7 @@ def brackets_of_heads(heads: Heads) -> list[tuple[int, int]]:
     """Return the spans (start, end) of two or more tokens of the binary form of a tree.
 
     Every head takes its modifiers one by one: first those after it from left to right, then those
-    before it from right to left. From the gold heads of ListOps this gives the brackets of the
+    before it from right to left. For the gold heads of ListOps these are the brackets of the
     published files. A span with gaps is left out, as in trees with crossing arcs. Tokens whose path
     of heads ends in a cycle are left out too.
 

@@ -1,9 +1,9 @@
 """Verdicts in words: whether a structure is trivial, and whether it helps.
 
-Only a trained control tells whether a structure helps: the same model with structures that are not
-learned. Only a reference tells whether it is right. All sentences come from the figures of one
-layer, as :func:`spacy_latent.evaluation.assessment.assess` fills them in. Every sentence can be
-traced to a number of the report.
+Only a trained control, the same model with structures that are not learned, shows whether a
+structure helps. Only a reference shows whether it is right. All sentences are derived from the
+figures of one layer, which :func:`spacy_latent.evaluation.assessment.assess` computes, and each can
+be traced to a number of the report.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ __all__ = ["Verdict", "answer", "headline", "percent", "points", "trivial", "ver
 def verdicts(figures: LayerFigures) -> list[Verdict]:
     """Return all verdicts on one layer, warnings first.
 
-    The headline is made from the first verdict. The list is never empty: without warnings, it has
-    one sentence on the known facts.
+    The first verdict becomes the headline. The list is never empty: without warnings, it has one
+    sentence on what is known.
     """
     found: list[Verdict] = []
     judges: tuple[Callable[[LayerFigures], Iterable[Verdict]], ...] = (
@@ -57,7 +57,7 @@ def verdicts(figures: LayerFigures) -> list[Verdict]:
         found += judge(figures)
     untested = [] if any(v.code in TRAINED for v in found) else [_untested(figures)]
     if figures.spans < FEWEST:
-        # Too few texts prove nothing: the first note says so, and all others follow as notes.
+        # Too few texts prove nothing. The first note says so, and all other verdicts become notes.
         found.sort(key=lambda verdict: verdict.code != "few")
         return [*(Verdict("note", verdict.code, verdict.text) for verdict in found), *untested]
     warnings, notes, good = (
@@ -129,7 +129,7 @@ HEADLINES = {
     "undecided": "Undecided whether the {plural} help",
     "few": "Too few texts for any conclusion",
 }
-# Answers by code of a verdict; the first that applies is given.
+# Answers by code of a verdict; the first code that occurs determines the answer.
 ANSWERS = {
     "no-better-than-trained": "No",
     "trained-undecided": "Undecided",

@@ -1,14 +1,13 @@
-"""Comparison of the sets of words that trees join, whichever word is their head.
+"""Comparison of the sets of words under each head, regardless of which word is the head.
 
-Attachment to a reference follows a convention: in ListOps an operator is the head of its list. A
-tree in which ``]`` is the head instead joins the same words, and has hardly any head of the
-reference. The counts of this module do not distinguish the two:
+Attachment depends on the convention of the reference: in ListOps an operator is the head of its
+list. A tree in which ``]`` is the head groups the same words, but has hardly any head in common
+with the reference. The counts of this module are the same for both trees:
 
-- The *yield* of a word is the set of the word and all words under it. A head of the reference has
-  the words that it joins as its yield, and an operator has its list.
-- A yield of the reference is connected by *one arc* if removing a single arc of the other tree
-  separates its words from all others (a split of the tree without its direction, as in Robinson and
-  Foulds 1981).
+- The *yield* of a word is the set of the word and all words under it. In ListOps the yield of an
+operator is its list. - A yield of the reference is connected by *one arc* if removing a single arc
+of the other tree separates its words from all others (a split of the undirected tree, as in
+Robinson and Foulds 1981).
 
 These sets consist of counted words only. A set counts if it has two or more words and is not the
 yield of a root of the reference, which every tree of the sentence has.
@@ -49,7 +48,8 @@ def compare_yields(
 ) -> Yields:
     """Compare trees with reference trees.
 
-    A text whose reference has a head of −1 has counts of 0, since its yields are not known.
+    If the reference of a text has an unknown head, −1, the counts of the text are 0, since its
+    yields are unknown.
 
     Args:
         predicted: heads of each tree. A root is its own head. A word with −1 has no head.
@@ -100,13 +100,14 @@ def compare_yields(
 class _Forest:
     """Trees of several texts over their N words together.
 
-    Every word has a random number. The number of a set is the sum of the numbers of its words. Two
-    different sets have the same number with a probability of 2⁻⁶⁴ (after Zobrist 1970).
+    Sets of words are compared by hashes: every word has a random number, and the hash of a set is
+    the sum of the numbers of its words. Two different sets have the same hash with a probability of
+    2⁻⁶⁴ (after Zobrist 1970).
 
     Attributes:
         text: place of the text of each word.
         roots: root above each word; a word without a head is its own root.
-        prints: number of the set of counted words under each word, uint64.
+        prints: hash of the set of counted words under each word, uint64.
     """
 
     def __init__(
@@ -147,16 +148,17 @@ class _Forest:
         """Return the different sets of two or more words, without those in ``but``.
 
         Args:
-            but: sorted numbers of sets.
+            but: sorted hashes of sets.
 
         Returns:
-            Sorted numbers of the sets, and for each a word that has the set under it.
+            Sorted hashes of the sets, and for each set a word that has it under it.
         """
         words = np.flatnonzero(self.sizes > 1)
         words = words[~_among(self.prints[words], but)]
         words = words[np.argsort(self.prints[words])]
         prints = self.prints[words]
-        # A head that does not count, over one word that does, has the same set as that word.
+        # A word that does not count has the same set as a modifier of it, if all counted words
+        # under the word are under this modifier.
         new = np.diff(prints, prepend=~prints[:1]) != 0
         return prints[new], words[new]
 

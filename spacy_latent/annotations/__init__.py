@@ -8,9 +8,9 @@ that spaCy uses for span attributes. The entries therefore survive ``Doc.to_byte
 drops the entries without ``copy_user_data`` or ``store_user_data``, or with "user_data" excluded.
 ``doc.to_json(underscore=["latent"])`` writes them in a form that ``Doc.from_json`` reads.
 
-``doc._.annotated_labels`` and ``doc._.entity_flags`` state which parts of a doc are not annotated;
-see :mod:`spacy_latent.annotations.completeness`. ``doc.user_data["document"]`` names the document
-that a doc is a piece of, see :mod:`spacy_latent.annotations.documents`.
+``doc._.annotated_labels`` and ``doc._.entity_flags`` state how completely a doc is annotated; see
+:mod:`spacy_latent.annotations.completeness`. ``doc.user_data["document"]`` names the document that
+a doc is a piece of, see :mod:`spacy_latent.annotations.documents`.
 """
 
 from __future__ import annotations

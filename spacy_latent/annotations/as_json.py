@@ -23,7 +23,7 @@ from spacy_latent.annotations.span_structure import (
 )
 from spacy_latent.kinds import find_kind
 
-# Accessors that a kind may have beside arcs and tags, which are keys of the JSON.
+# Accessors that a kind may have in addition to arcs and tags. Their names are keys of the JSON.
 LISTS = ("cells", "items", "brackets")
 
 

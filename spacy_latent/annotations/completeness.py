@@ -18,7 +18,7 @@ ANNOTATED_LABELS, ENTITY_FLAGS = "annotated_labels", "entity_flags"
 REJECTED = "rejected_spans_key"
 
 for _name in (ANNOTATED_LABELS, ENTITY_FLAGS):
-    # The value is read from doc.user_data even if the user registered an extension of this name.
+    # Read the value from doc.user_data, since a user may have registered an extension of this name.
     if not Doc.has_extension(_name):
         Doc.set_extension(_name, default=None)
 
@@ -43,7 +43,7 @@ def annotated_labels(doc: Doc) -> tuple[str, ...] | None:
     given = _value(doc, ANNOTATED_LABELS)
     if given is None:
         return None
-    # An iterator, which can be read only once, would be empty for the next reader.
+    # Refuse an iterator: it can be read only once, and would be empty for the next reader.
     is_list = isinstance(given, Collection) and not isinstance(given, (str, Mapping))
     if not is_list or not all(isinstance(one, str) and one for one in given):
         raise LatentError(

@@ -11,7 +11,8 @@ from spacy_latent.annotations.span_structure import Arc, Bracket, Dependency, It
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import find_kind, known_kinds, without_record
 
-# displaCy escapes only the text of a word. Other strings are numbers and escaped names of labels.
+# displaCy only escapes the text of words. So other strings must be numbers or escaped names of
+# labels.
 DisplacyInput = dict[str, object]
 # The displaCy style for the parts of each accessor. displaCy cannot draw other parts.
 DISPLACY_STYLES = {"arcs": "dep", "items": "ent", "tags": "span", "brackets": "span"}

@@ -9,7 +9,7 @@ import numpy as np
 
 from spacy_latent.errors import LatentError
 
-# Declared by components that write tags which form entities.
+# Value of ``own_kind`` of components that write tags which form entities.
 ENTITIES = "entities"
 
 

@@ -121,7 +121,7 @@ class LatentAnnotation:
         ]
 
     def _check(self, threshold: float | None, alternative: int | None) -> None:
-        """Raise LatentError for a threshold or an alternative that would wrongly give nothing."""
+        """Raise LatentError for a threshold outside of [0, 1], or a missing alternative."""
         if threshold is not None and not 0 <= threshold <= 1:
             raise LatentError(f"threshold is {threshold}; expected a probability, from 0 to 1.")
         if alternative is None or not self.spans:
@@ -253,8 +253,9 @@ class LatentAnnotation:
     def possible_entities(self) -> list[Entity]:
         """Return the calibrated set of possible entities, the most probable first in each span.
 
-        The set contains all entities of a text. This holds for a share of the texts with entities:
-        the coverage that ``spacy latent calibrate --coverage`` was given. The entities may overlap.
+        For a share of the texts with entities, the set contains all entities of the text. This
+        share is the coverage given to ``spacy latent calibrate --coverage``. Entities of the set
+        may overlap.
 
         Raises:
             LatentError: If no such set is stored.
@@ -271,7 +272,7 @@ class LatentAnnotation:
     def possible_arcs(self) -> list[Arc]:
         """Return the calibrated sets of possible arcs of each word, the most probable first.
 
-        See :meth:`possible_brackets`. The sets hold this share of the heads of a text.
+        The sets contain a share of the heads of a text, as in :meth:`possible_brackets`.
         """
         for span in self.spans:
             _check_kind(span, "arcs")
@@ -284,8 +285,9 @@ class LatentAnnotation:
     def possible_brackets(self) -> list[Bracket]:
         """Return the calibrated set of possible labelled spans, the most probable first.
 
-        It holds a share of the spans of a text, on average over texts: the coverage that ``spacy
-        latent calibrate --coverage`` was given. Its spans may cross each other.
+        The set contains a share of the spans of a text, on average over texts. This share is the
+        coverage given to ``spacy latent calibrate --coverage``. Spans of the set may cross each
+        other.
 
         Raises:
             LatentError: If no such set is stored.

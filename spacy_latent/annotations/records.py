@@ -26,7 +26,7 @@ STORED = "spacy_latent"
 EMPTY = ("._.", STORED, 0, 0)
 # Probabilities of whole structures.
 WHOLE = ("whole_probability", "labelled_whole_probability")
-# Types of stored arrays. Those in one dict are stored together, if all of them are known.
+# Types of stored arrays. The arrays of one dict are only stored together.
 ARRAYS = (
     {"parts": "int32", "probabilities": "float32"},
     {"counters": "float32"},
@@ -38,7 +38,7 @@ ARRAYS = (
 # Types of the arrays that are stored for each alternative.
 OF_ALTERNATIVES = {"alternative_labels": "int32", "alternative_probabilities": "float32"}
 NUMBERS = ("min_confidence", *WHOLE)
-# Fields that a record holds as they are, or lacks if they are None.
+# Fields that are stored unchanged, unless they are None.
 AS_THEY_ARE = (*(name for each in ARRAYS for name in each), "given", *NUMBERS)
 
 
@@ -48,7 +48,8 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
     idx, length = doc.to_array([IDX, LENGTH]).astype("int64").T
     remove(doc, component)
     if not spans:
-        # A loop over docs then finds an annotation even on docs without anything to choose from.
+        # This entry marks docs on which the component ran, but had no span to choose a structure
+        # for.
         user_data[EMPTY] = {**user_data.get(EMPTY, {}), component: {}}
     for span in spans:
         key = record_key(doc, span.start, span.end)
@@ -117,7 +118,7 @@ def _record_of(
     if span.entities_calibrated:
         record["entities_calibrated"] = True
     if span.other_start is not None and span.other_end is not None:
-        # Relative to the span, because spaCy moves only the keys of user_data with the tokens.
+        # Store offsets relative to the span, because spaCy moves only the keys of user_data.
         other = doc[span.other_start : span.other_end]
         start = doc[span.start].idx
         bounds = [other.start_char - start, other.end_char - start]
@@ -193,7 +194,7 @@ def unpack(doc: Doc, component: str, text: str) -> None:
     try:
         rows = srsly.msgpack_loads(b64decode(text, validate=True))
     finally:
-        # srsly turns the garbage collector off to read, and leaves it off after an error.
+        # srsly disables the garbage collector while it reads. After an error it stays disabled.
         gc.enable()
     for start, end, record in rows:
         key = (*EMPTY[:2], start, end)

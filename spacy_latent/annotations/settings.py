@@ -33,7 +33,7 @@ BEST, PROBABILITIES = Stored("map"), Stored("probabilities")
 
 
 def cfg_of(pipe: object) -> Mapping[str, Any]:
-    """Return the settings of a component; empty for one of a user whose ``cfg`` is no mapping."""
+    """Return the settings of a component; empty if a custom component's ``cfg`` is no mapping."""
     cfg = getattr(pipe, "cfg", None)
     return cfg if isinstance(cfg, Mapping) else {}
 

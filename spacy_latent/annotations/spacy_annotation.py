@@ -21,9 +21,9 @@ def aligned_spans(
 ) -> list[Span]:
     """Return the spans of a reference that fit the tokens of the predicted doc.
 
-    They are those of ``example.get_aligned_spans_y2x``. That method ends in spaCy's error E084 if
-    the predicted doc has another vocabulary, which lacks a label of the spans. Here the vocabulary
-    gets the label.
+    The result is the same as from ``example.get_aligned_spans_y2x``. But that method raises spaCy's
+    error E084 if the vocabulary of the predicted doc lacks a label of the spans. Here the label is
+    added to the vocabulary.
     """
     spans = list(spans)
     for span in spans:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-# Least probability of a part in a calibrated set; below it, sets would hold nearly all parts.
+# Least probability of a part in a calibrated set. With a smaller one, sets would contain nearly all
+# parts.
 LEAST_IN_SETS = 1e-5
 
 
@@ -32,10 +33,10 @@ class SpanStructure:
             - "parts", and custom kinds that are like it: the indices of the chosen parts.
         decoded: The best structure, int32.
         parts: ``(P, axes)`` int32, the parts with a probability above the threshold, or None. A
-            parser also stores those of ``decoded`` below it. Their format is the format of
-            ``decoded``, but [token, tag] for "tags" and [head, modifier] for "heads".
+            parser also stores all parts of ``decoded``. The format is the format of ``decoded``,
+            except [token, tag] for "tags" and [head, modifier] for "heads".
         probabilities: ``(P,)`` float32, the probabilities of ``parts``, or None.
-        alternatives: Other structures, decoded, with their weights; the heaviest first.
+        alternatives: Other structures, decoded, with their weights; the largest weight first.
         labels: Names of the tags of "tags", or of the labels of arcs, or None. Tags of entities are
             "O", and B-, I-, L- and U- followed by a label.
         entity_probabilities: ``(E,)`` float32, the probabilities of the entities that the tags in
@@ -55,20 +56,20 @@ class SpanStructure:
         alternative_probabilities: The ``entity_probabilities`` of each alternative; empty if they
             are not known.
         possible: ``(C, 3)`` int32, the calibrated set for the coverage of the component, the most
-            probable first. An entity is its first token, the token after the last, and the number
-            of the label's U tag; a labelled span the same with the number of its label. An arc is
-            [head, modifier, its most probable label], and each modifier has a set of its own. None
-            for a component without a coverage.
+            probable first. An entity is [first token, token after the last, number of the label's U
+            tag]. A labelled span is [first token, token after the last, number of its label]. An
+            arc is [head, modifier, its most probable label], and each modifier has a set of its
+            own. None for a component without a coverage.
         possible_probabilities: ``(C,)`` float32, the probabilities of ``possible``, or None.
         min_confidence: Entities less probable than this were left out of ``doc.ents``; None without
             such a threshold.
         entities_calibrated: True if the probabilities of entities were calibrated one by one on
             held-out text. Weights of alternatives and probabilities of tags were not calibrated. An
             entity may then be less probable than an alternative that has it.
-        whole_probability: Probability that ``decoded`` is right as a whole. For a parser it is that
-            of the bounds of the sentence and of every head. None if it is not stored.
-        labelled_whole_probability: Probability that also every label of ``arc_labels`` is right, or
-            None.
+        whole_probability: Probability that ``decoded`` is right as a whole: for a parser, that the
+            bounds of the sentence and every head are right. None if it is not stored.
+        labelled_whole_probability: Probability that every label of ``arc_labels`` is right as well,
+            or None.
     """
 
     start: int

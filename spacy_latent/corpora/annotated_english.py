@@ -1,11 +1,11 @@
-"""UD English EWT with the entities of Universal NER, and posts of WNUT-17 with entities alone.
+"""UD English EWT with the entities of Universal NER, and posts of WNUT-17 with only entities.
 
     python -m spacy_latent.corpora.annotated_english corpus/english
 
 Training reads train.spacy, 18 of 20 documents of the treebank's training set, and the posts, whose
 tags, lemmas and trees are missing. The other two documents are in held_out.spacy, to calibrate on.
 One of them is also in dev.spacy, to choose the checkpoint. The development set of the treebank is
-in test.spacy. It decides nothing, so scores on it are those on new texts. Each doc names its
+in test.spacy. No choice depends on it, so scores on it are scores on new texts. Each doc names its
 document in ``doc.user_data["document"]``.
 """
 
@@ -27,13 +27,13 @@ from spacy_latent.corpora.sources import read_source
 from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import number_of
 
-# Labels of WNUT-17 by those of Universal NER. Its other two have no counterpart there.
+# Labels of Universal NER for labels of WNUT-17. Two other labels have no counterpart.
 LABELS = {"person": "PER", "location": "LOC", "corporation": "ORG", "group": "ORG"}
 LEFT_OUT = frozenset({"product", "creative-work"})
 SENTENCES = 10
 SHARES = 20
-# Places in each run of SHARES documents. Calibration takes both, since few documents hold most of
-# the entities: one long weblog has 43 % of those of the second place.
+# Places in each run of SHARES documents. Both are for calibration, since a few documents contain
+# most of the entities: one long weblog has 43 % of the entities of the second place.
 CHOOSES, ONLY_CALIBRATES = 5, 15
 NAME = re.compile(r"^# sent_id = (.*?)\s*$", re.MULTILINE)
 
@@ -52,8 +52,8 @@ def read_entities(text: str) -> dict[str, Sentence]:
 def set_entities(doc: Doc, tokens: list[str], tags: list[str]) -> None:
     """Write entities to the doc of a sentence.
 
-    They stay missing if the two corpora disagree about its tokens, since Universal NER was made on
-    an older version of the treebank.
+    They stay missing if the two corpora have different tokens, since Universal NER annotates an
+    older version of the treebank.
     """
     if tokens == [token.text for token in doc]:
         named = Doc(doc.vocab, words=tokens, ents=tags).ents
@@ -71,7 +71,7 @@ def read_documents(trees: str, entities: str) -> Iterator[list[Doc]]:
         docs = []
         for start in range(0, len(sentences), SENTENCES):
             part = sentences[start : start + SENTENCES]
-            # spaCy's types lack this argument.
+            # The type hints of spaCy lack this argument.
             doc = Doc.from_docs(part, exclude=["user_data"])  # type: ignore[call-arg]
             assert doc is not None
             if document_name is not None:

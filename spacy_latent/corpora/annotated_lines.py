@@ -55,9 +55,9 @@ class Line:
     Attributes:
         example: example whose predicted doc is not processed yet; None if the annotator rejected or
             ignored it.
-        misaligned: spans that do not begin and end at token boundaries. The tags of such an
-            entity's tokens are unknown. In ``doc.spans`` the span is missing. Also spans of white
-            space alone, which are no entities.
+        misaligned: spans that do not begin and end at token boundaries, and spans of white space
+            alone. Tags of the tokens of a misaligned entity are unknown. In ``doc.spans``
+            misaligned spans are missing.
         is_partial: True if the annotator judged a single span, as in Prodigy's ``ner.teach``. All
             other tokens of the example are not annotated.
     """
@@ -73,7 +73,7 @@ def annotated_rows(path: Path) -> Iterator[tuple[str, Any]]:
     A place is "line 3" or "text 3".
 
     Raises:
-        LatentError: if the file is not JSON, or has half of a surrogate pair.
+        LatentError: if the file is not JSON, or contains half of a surrogate pair.
     """
     if path.suffix != ".json":
         for number, row in json_lines(path):
@@ -147,7 +147,7 @@ def _stored_example(nlp: Language, row: dict[str, Any]) -> Example:
     from spacy.tokens import Doc
     from spacy.training import Example
 
-    # Custom attributes would register extensions here.
+    # Leave out custom attributes, which would register extensions here.
     own = {k: v for k, v in row.items() if k != "_" and not k.startswith("underscore_")}
     reference = Doc(nlp.vocab).from_json(own)
     return Example(nlp.make_doc(reference.text), reference)
@@ -197,13 +197,13 @@ def _read_annotation(
             for key, group in groups.items()
         }
     with warnings.catch_warnings():
-        # spaCy's warning about misaligned entities, which the result lists.
+        # Ignore spaCy's warning about misaligned entities, which are in the result.
         warnings.filterwarnings("ignore", message=r"\[W030\]")
         return Example.from_dict(predicted, known), misaligned
 
 
 def _object_of(row: Any, place: str) -> dict[str, Any]:
-    """Return the row as one of Prodigy's or spaCy's; any other value is an error."""
+    """Return the row in the format of Prodigy or spaCy, and raise an error for other values."""
     if isinstance(row, dict) and isinstance(row.get("annotations"), list) and "data" in row:
         row = _of_label_studio(row, place)
     if isinstance(row, dict) and ("text" in row or "tokens" in row):
@@ -213,7 +213,7 @@ def _object_of(row: Any, place: str) -> dict[str, Any]:
 
 
 def _is_question(row: dict[str, Any]) -> bool:
-    """Return whether the annotator judged what the row shows, and nothing else of the text."""
+    """Return whether the annotator judged only the spans in the row, not the whole text."""
     return row.get("_is_binary") is True and isinstance(row.get("spans"), list)
 
 
@@ -224,7 +224,7 @@ def _is_wrong_span(row: dict[str, Any]) -> bool:
 
 
 def _is_left_out(row: dict[str, Any], rejected_key: str | None) -> bool:
-    """Return whether the annotator skipped the row, or rejected it and nothing follows."""
+    """Return whether the row is left out: skipped, or rejected in a way that teaches nothing."""
     answer = row.get("answer")
     if answer != SKIPPED and (answer != WRONG or _asks_for_category(row)):
         return False
@@ -234,7 +234,7 @@ def _is_left_out(row: dict[str, Any], rejected_key: str | None) -> bool:
 def _entities(
     spans: dict[Triple, Bounds], aligned: list[Triple], gold: Doc, is_question: bool, place: str
 ) -> list[Triple] | list[str]:
-    """Return spans as entities; around the answer to a question, nothing is known."""
+    """Return spans as entities. If only these were judged, all other tokens are unannotated."""
     from spacy.training import offsets_to_biluo_tags
 
     if clash := first_overlap(spans):
@@ -279,7 +279,7 @@ def _of_label_studio(row: dict[str, Any], place: str) -> dict[str, Any]:
     for value in values:
         chosen += [name for path in value.get("taxonomy", ()) for name in path]
     made = {"text": text, "answer": "accept", "cats": dict.fromkeys(chosen, 1.0)}
-    # A task that asks for these alone says nothing of entities.
+    # A task that only asks for these gives no annotation of entities.
     is_of_text = any(OF_TEXTS & value.keys() for value in values)
     return made if is_of_text and not spans else {**made, "spans": spans}
 
@@ -287,8 +287,9 @@ def _of_label_studio(row: dict[str, Any], place: str) -> dict[str, Any]:
 def _is_of_a_span(result: dict[str, Any]) -> bool:
     """Return whether a result of Label Studio is a choice or note about a span, which has its own.
 
-    Such a result repeats the bounds of the span, and says nothing of the text. Spans of web pages
-    and dialogues have labels too, as "hypertextlabels", and other bounds, which are refused.
+    Such a result repeats the bounds of the span, and does not annotate the text. Spans of web pages
+    and dialogues have labels, too, as "hypertextlabels". Their bounds have another format, which
+    raises an error.
     """
     value, names = result["value"], [str(result.get("type", "labels")), *result["value"]]
     return "start" in value and not any(name.endswith("labels") for name in names)
@@ -320,7 +321,7 @@ def words_of(row: dict[str, Any]) -> list[str] | None:
 def _asks_for_category(row: dict[str, Any]) -> bool:
     """Return whether the question was if one category is right.
 
-    Then a rejection means that the text does not have it.
+    If it was, a rejection means that the text does not have the category.
     """
     return isinstance(row.get("label"), str) and not row.get("spans")
 
@@ -328,9 +329,9 @@ def _asks_for_category(row: dict[str, Any]) -> bool:
 def _categories(row: dict[str, Any], place: str) -> dict[str, float]:
     """Return the categories of a row.
 
-    They are in "cats", which is a list in doccano's intents with slots, in Prodigy's options, in
-    the label of Prodigy's question, or in doccano's list "label" if nothing else is annotated. A
-    single label without an answer may mean anything, and is ignored.
+    They are in "cats", which is a list in doccano's intents with slots; in Prodigy's options; in
+    the label of Prodigy's question; or in doccano's list "label" if nothing else is annotated. A
+    single label without an answer is ambiguous, and ignored.
     """
     intents = row.get("cats")
     if isinstance(intents, list) and isinstance(row.get("entities"), list):
@@ -341,7 +342,7 @@ def _categories(row: dict[str, Any], place: str) -> dict[str, float]:
     accepted, options = row.get("accept"), row.get("options")
     if isinstance(accepted, list) and isinstance(options, list):
         ids = [option.get("id") for option in options if isinstance(option, dict)]
-        # Options may have been taken out since.
+        # An accepted option may be missing, if it was removed from the options later.
         return {str(one): float(one in accepted) for one in [*ids, *accepted]}
     label = row.get("label")
     if any(row.get(key) for key in ("spans", *KNOWN)):
@@ -393,7 +394,7 @@ def _tokens(nlp: Language, row: dict[str, Any], place: str) -> tuple[Doc, Doc]:
         if fitting == words:
             spaces = spaced
         elif is_apart and tokens is not None:
-            # The tokens differ from the text, such as pieces of words.
+            # The tokens do not make up the text, for example if they are pieces of words.
             doc = nlp.make_doc(text)
             return doc, doc
         elif _has_offsets(row) and _is_per_token(row) and not _makes_up(words, spaces, text):
@@ -403,7 +404,7 @@ def _tokens(nlp: Language, row: dict[str, Any], place: str) -> tuple[Doc, Doc]:
                 "tokens, or leave out one of the two."
             )
         elif _has_offsets(row) and not fitting:
-            # In the tokens, offsets in the text would mean other characters.
+            # Offsets in the text would refer to other characters of the tokens.
             doc = nlp.make_doc(text)
             return doc, doc
         elif fitting and not _is_per_token(row):

@@ -6,9 +6,9 @@ They are chemicals of BC5CDR (Li et al. 2016), diseases of NCBI (Dogan et al. 20
 
     python -m spacy_latent.corpora.biomedical corpus/biomedical
 
-Docs of label_sets.spacy know for which label they were annotated. Docs of as_if_complete.spacy do
-not, so that a disease in a text about chemicals counts as no entity. The development set of BC5CDR
-has chemicals and diseases, in test.spacy.
+Docs in label_sets.spacy say for which label they were annotated. Docs in as_if_complete.spacy do
+not, so that a disease in a text annotated for chemicals counts as outside of entities. The
+development set of BC5CDR has chemicals and diseases, in test.spacy.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main(output: Path, downloads: Path = Path("corpus/downloads")) -> None:
             doc for label, each in read.items() for doc in made_docs(vocab, each, [label])
         ],
         "as_if_complete": [doc for each in read.values() for doc in made_docs(vocab, each, None)],
-        # Genes and species that are found in it are neither right nor wrong.
+        # Predicted genes and species are neither right nor wrong in it.
         "test": made_docs(vocab, list(read_iob(tested)), ["Chemical", "Disease"]),
     }
     write_parts(output, parts, "sentence")

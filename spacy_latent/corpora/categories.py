@@ -27,7 +27,7 @@ def read_categories(row: dict[str, Any], place: str) -> dict[str, float] | None:
         if not isinstance(value, (int, float)) or not isfinite(value):
             shown = repr(value)
             if isinstance(value, float):
-                # As in the file.
+                # Show the value as it is written in the file.
                 shown = f"{json.dumps(value)}, which is not JSON"
             raise LatentError(
                 f"{place}: 'cats' has {label!r}: {shown}; expected a number, {example}."

@@ -13,8 +13,8 @@ from spacy.training.converters import conllu_to_docs
 from spacy_latent.annotations import name_document
 from spacy_latent.errors import LatentError, number_of
 
-# Value of unknown fields. spaCy's converter reads it as a tag, a lemma or a label, and takes a
-# token without a head for a root.
+# Value of unknown fields. spaCy's converter reads it as a tag, a lemma or a label, and makes a
+# token without a head a root.
 UNKNOWN = "_"
 BLANK_LINES = re.compile(r"\n\s*\n")
 COLUMNS = 10
@@ -47,15 +47,16 @@ def read_conllu(text: str, sentences: int = 1) -> Iterator[Doc]:
 
     Tokens are the syntactic words. Empty nodes are left out, and so are missing values. A head
     without a label only loses its label, which becomes "_". Docs of one sentence name their
-    document in ``doc.user_data["document"]`` if every document has a name. Several sentences may be
-    of several documents.
+    document in ``doc.user_data["document"]`` if every document has a name. Docs of several
+    sentences do not, since they may cover several documents.
 
     Raises:
-        LatentError: if a line has other columns, or its number or head is not of its sentence.
+        LatentError: if a line has other columns, or a number or head that its sentence does not
+            have.
     """
     _check(text)
     documents = list(split_documents(text))
-    # One text, since spaCy reads entities in all sentences or in none.
+    # Convert the sentences as one text, since spaCy reads entities in all sentences or in none.
     whole = "\n\n".join(_without_comments(one) for _, own in documents for one in own)
     if not whole:
         return
@@ -73,7 +74,7 @@ def read_conllu(text: str, sentences: int = 1) -> Iterator[Doc]:
 
 
 def _check(text: str) -> None:
-    """Refuse what spaCy's converter fails on, or reads as other trees."""
+    """Raise an error for lines that spaCy's converter fails on, or reads as other trees."""
     heads: list[tuple[int, str]] = []
     for number, line in enumerate([*text.split("\n"), ""], 1):
         cells = line.rstrip("\r").split("\t")
@@ -102,12 +103,12 @@ def _check(text: str) -> None:
 
 
 def _without_comments(sentence: str) -> str:
-    """Return the lines of tokens; spaCy knows comments at the beginning alone."""
+    """Return the lines of tokens, since spaCy only accepts comments at the beginning."""
     return "\n".join(line for line in sentence.split("\n") if not line.startswith("#"))
 
 
 def _known(doc: Doc) -> Doc:
-    """Return the doc of a sentence, made anew without values that are unknown."""
+    """Return a new doc of a sentence, without unknown values."""
     tokens = list(doc)
     tags = ["" if token.tag_ == UNKNOWN else token.tag_ for token in tokens]
     lemmas = ["" if token.lemma_ == UNKNOWN != token.text else token.lemma_ for token in tokens]

@@ -17,7 +17,7 @@ def stored_docs(path: Path, vocab: Vocab) -> Iterator[Doc]:
     """Yield the docs of a file.
 
     Raises:
-        LatentError: if the file is damaged or has another format; it names the file.
+        LatentError: if the file is damaged or has another format. The message names the file.
     """
     from spacy.tokens import DocBin
 
@@ -51,7 +51,7 @@ def write_parts(output: Path, parts: Mapping[str, Iterable[Doc]], noun: str) -> 
     """Write each part of a corpus to a directory, and print its number of docs.
 
     Args:
-        noun: what a doc holds, such as "sentence".
+        noun: noun for the content of a doc, such as "sentence".
     """
     for name, docs in parts.items():
         path = output / f"{name}.spacy"

@@ -1,4 +1,4 @@
-"""Paraphrases with gold word alignments (Cohn et al. 2008), as a task that shows no alignment.
+"""Paraphrases (Cohn et al. 2008), as a task without alignments, and gold alignments to evaluate.
 
 The task is to decide whether the second sentence is a paraphrase of the first. For each paraphrase
 there are two negative pairs with another second sentence: the one that shares most words, and a

@@ -31,7 +31,7 @@ dev 531a54ff90d6ab12201c5a50c3e78e6ddac4de69abc4bce5d275d3cd29efe2b6 en_ewt-ud-d
 
 
 def keep_heads(docs: Sequence[Doc], share: float, seed: int) -> tuple[list[Doc], list[Doc]]:
-    """Return a seeded share of the docs, at least one, and the others with words alone."""
+    """Return a seeded share of the docs, at least one, and the others with only their words."""
     kept = seeded_share(len(docs), share, seed)
     others = [
         Doc(doc.vocab, [token.text for token in doc], [bool(token.whitespace_) for token in doc])
@@ -66,8 +66,8 @@ def main(
 ) -> None:
     """Write train.spacy and dev.spacy to OUTPUT, with SENTENCES sentences in each doc.
 
-    With a HEAD_SHARE below 1, only this share of the training docs keeps its annotation. These docs
-    alone are in labelled.spacy, and they are REPEATS times in train.spacy.
+    With a HEAD_SHARE below 1, only this share of the training docs keeps its annotation. Only these
+    docs are in labelled.spacy, and they are REPEATS times in train.spacy.
     """
     check_share("head_share", head_share, repeats)
     names = SOURCES if head_share == 1 else ("dev",)

@@ -1,6 +1,6 @@
 """Incomplete annotation, simulated from completely annotated texts.
 
-It shows the value of partial annotation.
+It serves to measure the value of partial annotation.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def keep_some(
     """Keep a random share of all entities, and leave all other tokens without annotation.
 
     Args:
-        as_if_complete: annotate the other tokens as outside of entities, as a careless annotator
-            would.
+        as_if_complete: whether to annotate the other tokens as outside of entities, as a careless
+            annotator would.
     """
     if not 0 <= share <= 1:
         raise LatentError(
@@ -52,7 +52,7 @@ def flag_all_but(
     Args:
         complete: number of texts that keep their annotation.
         wrong: share of flags with the opposite value.
-        as_if_complete: leave out the other texts, which spaCy's ``ner`` could not use.
+        as_if_complete: whether to leave out the other texts, which spaCy's ``ner`` cannot use.
     """
     docs = list(docs)
     if not 0 <= complete <= len(docs):
@@ -87,8 +87,8 @@ def split_by_labels(
     Each text keeps the entities of its set. ``doc._.annotated_labels`` has the labels.
 
     Args:
-        as_if_complete: do not set ``doc._.annotated_labels``, so that entities with other labels
-            appear to be outside.
+        as_if_complete: whether to leave out ``doc._.annotated_labels``, so that entities with other
+            labels count as outside.
     """
     docs = list(docs)
     there = {span.label_ for doc in docs for span in doc.ents}
@@ -127,8 +127,8 @@ def simulate_sources(
             three errors occurs, equally likely: the source misses the entity, gives another label,
             or gives one token more or less. The source also adds a wrong span of one or two tokens
             to a text, with half the probability of an error.
-        as_if_complete: take a majority vote on each span, and treat the result as complete
-            annotation. The spans of the sources are not kept.
+        as_if_complete: whether to take a majority vote on each span, and treat the result as
+            complete annotation. The spans of the sources are not kept.
     """
     docs = list(docs)
     if not rights or not all(0 <= right <= 1 for right in rights):

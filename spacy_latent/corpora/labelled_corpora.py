@@ -89,7 +89,8 @@ class _Corpus:
         for place, row in annotated_rows(self.path):
             line = read_line(nlp, row, f"{self.path}, {place}", keys, self.rejected)
             misaligned += [f"in {place} {span}" for span in line.misaligned]
-            # Groups of spans have no missing annotation: one judged span would be all there is.
+            # Groups of spans cannot mark tokens as unannotated: a single judged span would count as
+            # complete annotation.
             if line.example is None or (keys and line.is_partial):
                 left_out.append(place)
                 continue
@@ -117,7 +118,7 @@ class _Corpus:
         """Write to the doc whether its tokens outside of entities are annotated.
 
         Args:
-            has_missing: whether tokens that were read as not annotated stay so.
+            has_missing: whether tokens that were read as unannotated stay unannotated.
         """
         rejected = self.rejected is not None and self.rejected in reference.spans
         if self.unmarked is None or rejected:
@@ -155,8 +156,8 @@ def read_labelled_corpora_v1(
             entities, "outside" or "missing"; by default the file decides. ``incorrect_spans_key``
             is the group of ``doc.spans`` for the spans of lines with the answer "reject". Without
             it, such lines are left out.
-        max_length: largest number of tokens of a doc, 0 for any. Longer docs are left out, since
-            their sentences would not have the labels.
+        max_length: largest number of tokens of a doc, 0 for any. Longer docs are left out:
+            splitting them into sentences would lose the labels for which they were annotated.
     """
     if not isinstance(corpora, Mapping) or not corpora:
         raise LatentError(

@@ -2,7 +2,7 @@
 
     python -m spacy_latent.corpora.noun_phrases corpus/phrases
 
-Or those of another treebank, from a CoNLL-U file:
+Noun phrases of another treebank, from a CoNLL-U file:
 
     python -m spacy_latent.corpora.noun_phrases corpus/phrases --treebank en_gum-ud-test.conllu
 """
@@ -39,8 +39,8 @@ ROLES = {
 def noun_phrases(doc: Doc) -> Iterator[Span]:
     """Yield the contiguous subtrees of nouns, names and pronouns with a role of :data:`ROLES`.
 
-    Predicates are left out, since their subtrees are clauses. They have a subject or a copula below
-    them.
+    Predicates, which have a subject or a copula as modifier, are left out, since their subtrees are
+    clauses.
     """
     subtrees = [{token.i} for token in doc]
     for token in doc:

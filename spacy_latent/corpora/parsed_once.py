@@ -33,8 +33,8 @@ class ParsedOnce:
 
     Components of ``training.annotating_components`` run over every batch of every epoch. A frozen
     component gives the same result each time. This reader runs it over each text once, when the
-    corpus is first read for a pipeline. It keeps heads and their labels, and thereby sentences, but
-    no other annotation.
+    corpus is first read for a pipeline. It keeps heads and their labels, from which sentences
+    follow, but no other annotation.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class ParsedOnce:
         found = DocBin(attrs=KEPT, docs=docs)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Atomic, so that other processes never read an incomplete file. Processes in two
-            # containers may have the same id.
+            # Rename the finished file, so that other processes never read an incomplete one. The
+            # temporary name is random, since processes in two containers may have the same id.
             unfinished = path.with_suffix(f".{uuid4().hex}")
             try:
                 found.to_disk(unfinished)
@@ -112,7 +112,7 @@ class ParsedOnce:
 
 
 def _remove_unfinished(path: Path) -> None:
-    """Remove unfinished files beside a file whose writers were killed at least a day ago."""
+    """Remove unfinished files next to a file, whose writers were killed at least a day ago."""
     for rest in path.parent.glob(f"{path.stem}.*"):
         with suppress(OSError):
             if rest != path and time.time() - rest.stat().st_mtime > DAY:

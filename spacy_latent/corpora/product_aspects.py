@@ -7,8 +7,8 @@ A review is a list of short phrases that people wrote under "pros" or "cons" of 
 (Ganapathibhotla and Liu 2008). One or two phrases are about each aspect. Its score is the share of
 its phrases that are pros, times five. Four to eight other phrases are about none of the aspects.
 The words of the phrases about an aspect are the rationale, in ``doc.spans["rationale"]``, with the
-aspect as label. No phrase occurs in two of the three parts. So the relevant words are known, but
-nobody wrote these texts as a whole.
+aspect as label. No phrase occurs in two of the three parts. The relevant words are known by
+construction, but no person wrote these texts as a whole.
 
     python -m spacy_latent.corpora.product_aspects corpus/aspects
 """

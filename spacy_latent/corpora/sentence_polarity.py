@@ -81,8 +81,8 @@ def main(
 ) -> None:
     """Write train.spacy, dev.spacy and test.spacy to OUTPUT.
 
-    With a LABELLED_SHARE below 1, only this share of the training sentences keeps its label. These
-    sentences alone are in labelled.spacy, and they are REPEATS times in train.spacy.
+    With a LABELLED_SHARE below 1, only this share of the training sentences keeps its label. Only
+    these sentences are in labelled.spacy, and they are REPEATS times in train.spacy.
     """
     check_share("labelled_share", labelled_share, repeats)
     texts = {label: read_source(source, downloads) for label, source in SOURCES.items()}

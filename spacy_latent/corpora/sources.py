@@ -1,7 +1,7 @@
 """Public data sets of the example projects, with their origin and checksums.
 
-``spacy project assets`` prints a checksum mismatch and still exits with 0. So every file is checked
-here before it is converted.
+Every file is checked here before it is converted, since ``spacy project assets`` prints a checksum
+mismatch and still exits with 0.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def _member(path: Path, name: str) -> bytes | None:
                 if Path(member).name == name:
                     return archive.read(member)
     except Exception as error:
-        # Depending on the damage, zlib, the module of another compression or the operating system
-        # fails, or the archive seems to be encrypted.
+        # Depending on the damage, the error comes from zlib, from the module of another compression
+        # or from the operating system, or says that the archive is encrypted.
         raise LatentError(
             f"{path} is not a whole zip file ({type(error).__name__}: {error}). Delete it and run "
             "'python -m spacy project assets' again."

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Triple = tuple[int, int, str]
 Bounds = tuple[int, int]
 EXAMPLE = '[{"start": 0, "end": 5, "label": "ORG"}]'
-# White space, which Label Studio writes in the text of a span as it is or escaped.
+# White space, which Label Studio writes in the text of a span unchanged or escaped.
 SPACE = re.compile(r"\s|\\[nrt]")
 
 
@@ -29,8 +29,8 @@ def read_spans(
 ) -> dict[Triple, Bounds]:
     """Return the distinct (start, end, label) of the spans, sorted, with their given bounds.
 
-    White space at the ends of spans is removed. A span of nothing else is added to ``misaligned``.
-    A span that gives its text must have it there.
+    White space at the ends of spans is removed. A span of only white space is added to
+    ``misaligned``. If a span gives its text, the doc must have this text there.
     """
     text, expected = doc.text, f'{EXAMPLE[1:-1]} or [0, 5, "ORG"]'
     found: dict[Triple, Bounds] = {}
@@ -76,7 +76,7 @@ def _is_same(first: str, second: str) -> bool:
 def _of_object(span: dict[str, Any], row: dict[str, Any]) -> tuple[Any, Any, Any]:
     """Return start, end and label of a span with the keys of Prodigy or doccano.
 
-    Spans of Prodigy may only have token indices, and their last token is in the span.
+    Spans of Prodigy may only have token indices, of which the last one is inclusive.
     """
     start = span.get("start", span.get("start_offset"))
     end = span.get("end", span.get("end_offset"))
@@ -127,7 +127,7 @@ def align_spans(triples: dict[Triple, Bounds], doc: Doc, misaligned: list[str]) 
 
 
 def _misfit(triple: Triple, given: Bounds, doc: Doc) -> str:
-    """Describe a span that does not fit the tokens, and whether it would in UTF-16."""
+    """Describe a span that does not align with tokens, with a hint if it would in UTF-16."""
     hint, bounds = "", _of_utf_16(doc.text, *given)
     if bounds is not None and doc.char_span(*bounds) is not None:
         hint = _utf_16_hint(doc.text, bounds)
@@ -152,7 +152,8 @@ def shown(triple: Triple, given: Bounds, text: str) -> str:
 def _of_utf_16(text: str, start: int, end: int) -> Bounds | None:
     """Return bounds in characters for bounds in code units of UTF-16.
 
-    A character beyond U+FFFF has two units. None if the bounds would be the same, or are none.
+    A character beyond U+FFFF has two units. Return None if the bounds are the same in characters,
+    or if they are no valid bounds in code units.
     """
     units = text.encode("utf-16-le", "surrogatepass")
     try:

@@ -1,4 +1,4 @@
-"""Standard input and output of commands, independent of the encoding of terminal or redirect."""
+"""Standard input and output of commands, independent of the encoding of terminal or pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text files of users, written by any program."""
+"""Reading of text files that were written by any program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def check_encoding(path: Path) -> None:
-    """Raise LatentError for a file with a mark of UTF-16, since much of it would pass for UTF-8."""
+    """Raise LatentError for a file with a mark of UTF-16, much of which is also valid UTF-8."""
     if path.is_fifo():
         # A pipe can be read only once.
         return
@@ -37,7 +37,7 @@ def opened(path: Path, newline: str | None = None) -> Iterator[TextIO]:
         newline: as in ``open``.
 
     Raises:
-        LatentError: if the encoding is another one; it names the line.
+        LatentError: if the encoding is another one. The message names the line.
     """
     check_encoding(path)
     try:
@@ -129,7 +129,7 @@ def json_value(text: str, path: Path, first: int = 1) -> Any:
         first: number of the first line of the text in the file.
 
     Raises:
-        LatentError: if it is not JSON; it names the line and the column.
+        LatentError: if it is not JSON. The message names the line and the column.
     """
     try:
         return json.loads(text)

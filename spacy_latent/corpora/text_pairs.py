@@ -29,7 +29,7 @@ READER = "spacy-latent.TextPairs.v1"
 WITH_FIELDS = (".jsonl", ".tsv", ".csv")
 # Greatest number of characters of a text in a table; more would not fit an integer of Windows.
 LONGEST = 2**31 - 1
-# For commands that were given lines.
+# Message of commands that were given lines of text.
 NO_PAIRS = "The pipeline reads pairs of texts, and lines of text are none"
 # Number that is not whole, as a label in a table.
 DECIMAL = re.compile(r"[+-]?\d*\.\d+")
@@ -79,7 +79,7 @@ def read_text_pairs_v1(
 ) -> Callable[[Language], Iterable[Example]]:
     """Read pairs of texts for ``spacy train``, as docs of :func:`make_pair_doc`.
 
-    Warns, with LatentWarning, of pairs without label and "cats" if other pairs have them.
+    Warn with LatentWarning of pairs without label and "cats" if other pairs have them.
 
     Args:
         path: file of JSON lines (.jsonl), of values under a header, separated by tabs (.tsv) or by
@@ -87,13 +87,13 @@ def read_text_pairs_v1(
             ``spacy.Corpus.v1``, this reader also gives the spans to the docs of the training.
         first, second: fields, or columns, of the texts. In JSON lines a text may be a list of words
             that are already tokenised.
-        label: field of the label. The labels are all values in the file. A list is refused, and so
-            is a number that is not whole. JSON lines may have "cats" instead, an object of labels
+        label: field of the label. The labels are all values in the file. Lists, and numbers that
+            are not whole, raise an error. JSON lines may have "cats" instead, an object of labels
             and numbers.
         limit: number of pairs to read; 0, or a negative number, for all.
         missing: values under ``label`` for a pair without label, such as ["-1"], in addition to an
-            empty value and null. [] for no further values. None for the value in SNLI: "-", in a
-            field called "gold_label", or if all other labels are SNLI's.
+            empty value and null. [] for no further values. None for "-" in files like SNLI, whose
+            field is called "gold_label" or whose other labels are SNLI's.
     """
 
     def read_corpus(nlp: Language) -> Iterator[Example]:
@@ -273,7 +273,7 @@ def _setting(config: Mapping[str, object], key: str) -> Any:
 def field_names(path: Path) -> list[str]:
     """Return the field names of the first pair of a file.
 
-    There are none for a file of docs, and for a file without pairs.
+    The result is empty for a file of docs, and for a file without pairs.
     """
     if _ending(path) == ".spacy":
         return []
@@ -329,7 +329,7 @@ def _tab_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
-    # The module refuses texts of more than 131,072 characters otherwise.
+    # By default the csv module refuses texts of more than 131,072 characters.
     csv.field_size_limit(max(LONGEST, csv.field_size_limit()))
     with opened(path, newline="") as file:
         rows = csv.reader(file, strict=True)
@@ -348,7 +348,7 @@ def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _ending(path: Path) -> str:
-    """Return the ending of a file's name, which tells how it is read, in small letters."""
+    """Return the lower-case ending of a file's name, which determines how it is read."""
     return path.suffix.lower()
 
 

@@ -28,7 +28,7 @@ ner-uner-ewt
 train 2d986b063bb92df99540e37de34b1415eb2a22958b86de3e4698ec3be05e339f en_ewt-ud-train.iob2
 dev 0cafd881cf31d39897b6d588420fab8fbbe4423d271725c59921ac9dd49c0713 en_ewt-ud-dev.iob2
 """)
-# The draft with the kinds below replaced by O. Some copies of the data have it instead.
+# The draft with the kinds below replaced by O, which some copies of the data contain instead.
 WITHOUT_OTHERS = Source(
     FOLDER,
     "en_ewt-ud-train.derived.iob2",

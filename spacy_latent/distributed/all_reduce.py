@@ -1,9 +1,9 @@
 """Sums of the gradients of all ranks, computed before the first weight changes.
 
 spaCy's loop calls ``update`` of the pipeline, then ``finish_update`` of one component after
-another. Only between the two calls are all gradients of a step available and still unused. An
-optimizer that reduces when it is called does not work: it is not called on a rank without a
-gradient for a component, and the weights of the ranks diverge.
+another. Between the two, all gradients of a step exist and none has been used. Reducing inside the
+optimizer would fail: a rank that has no gradient for a component does not call it, and the weights
+of the ranks would diverge.
 """
 
 from __future__ import annotations
@@ -154,7 +154,8 @@ class AllReduce:
         flat = torch.cat([part.reshape(-1) for part in parts])
         self.ranks.sum(flat)
         summed = flat.split([part.numel() for part in parts])
-        # One pass over the values in the usual case. This sum may itself overflow.
+        # In the usual case this is one pass over the values. If the sum overflows, check each
+        # value.
         if not bool(torch.isfinite(flat.sum())):
             wrong = [
                 i
@@ -309,7 +310,7 @@ def _buckets(weights: Iterable[Weights]) -> Iterable[list[Weights]]:
 
 
 def _flags(numbers: Iterable[int]) -> Tensor:
-    """Return the numbers as a tensor on the CPU, which ranks use for all but gradients."""
+    """Return the numbers as a tensor on the CPU, as for all messages except gradients."""
     return torch.tensor([int(n) for n in numbers], dtype=torch.int64, device="cpu")
 
 

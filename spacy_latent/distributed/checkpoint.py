@@ -51,8 +51,9 @@ class Progress:
         world: Number of ranks.
         seed: Seed of the noise.
         random: States of the random number generators after the last step.
-        epochs: States, of the generators that the data drew from, before the steps in which they
-            did, if other code had drawn numbers from the same generator since the previous one.
+        epochs: States of generators before the steps in which the reader of the data drew from
+            them. A state is stored only if other code has drawn from the same generator since the
+            previous one.
     """
 
     steps: int = 0
@@ -65,7 +66,7 @@ class Progress:
     epochs: StatesOfSteps = field(default_factory=dict)
 
 
-# Fields of a Progress that the record in JSON has as they are.
+# Fields of a Progress that are written to JSON unchanged.
 RECORDED = ("steps", "scores", "losses", "data", "world", "seed")
 
 

@@ -97,7 +97,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked_directory(path: Path) -> Iterator[None]:
-    """Hold the exclusive lock of a directory, unless this process may write and not read it."""
+    """Hold the exclusive lock of a directory, unless this process may only write to it."""
     handle = None
     # Windows cannot open directories.
     if hasattr(os, "O_DIRECTORY"):

@@ -1,6 +1,6 @@
 """Columns of annotated docs, built from the arrays of many docs at once.
 
-An object for each token or part would cost more than the pipeline.
+Creating an object for each token or part would take more time than the pipeline.
 """
 
 from __future__ import annotations
@@ -337,11 +337,11 @@ class TokenColumns:
         self.ends = self.starts + self.columns[LENGTH].astype("int32")
 
     def lists(self, known: np.ndarray, lengths: np.ndarray | None = None) -> Lists:
-        """Return lists with a value per token, or as many as given; null if not known.
+        """Return a list of values for each row, null for rows that are not ``known``.
 
         Args:
             known: ``(R,)`` bool.
-            lengths: ``(R,)``, the numbers of values.
+            lengths: ``(R,)``, the numbers of values of the rows; None for the numbers of tokens.
         """
         made = Lists()
         made.lengths = np.where(known, self.lengths if lengths is None else lengths, 0).tolist()
@@ -360,7 +360,8 @@ class TokenColumns:
     def sentences(self) -> Any:
         """Return the first token of each sentence, or null for docs without sentences.
 
-        In spaCy, 0 at a token after the first states that nothing is known; the first always has 1.
+        In spaCy, 0 at a token after the first one means that its value is unknown; the first token
+        always has 1.
         """
         values = self.columns[SENT_START]
         known = self.there & ((self.counts(values != 0) > 1) | (self.lengths <= 1))

@@ -109,7 +109,7 @@ StatesOfSteps = dict[int, dict[str, np.ndarray]]
 def stacked(states: StatesOfSteps) -> dict[str, np.ndarray]:
     """Return states as a few arrays: of each key of a state the rows, and the steps of the rows.
 
-    Most rows repeat the words of the row before, so all are compressed into one array of bytes.
+    Most rows are nearly equal to the row before, so all are compressed into one array of bytes.
     """
     found: dict[str, list[tuple[int, np.ndarray]]] = {}
     for step, arrays in states.items():

@@ -128,7 +128,8 @@ class RankTraining:
         self.resumed_at = self.progress.steps
         self.progress.world = self.ranks.world
         self.view.seed = self.progress.seed
-        # If the checkpoint has more ranks, their losses are dropped. Losses are only logged.
+        # If the checkpoint is from more ranks, the losses of the others are dropped. They are only
+        # logged.
         mine = self.progress.losses[self.ranks.rank : self.ranks.rank + 1]
         self.view.carried = dict(mine[0]) if mine else {}
         self._replayed = list(self.progress.scores)
@@ -229,7 +230,8 @@ class RankTraining:
     def _batches(self) -> Iterator[tuple[int, list[Example]]]:
         """Yield the batches of all ranks.
 
-        Batches before the checkpoint are read only to restore the position in the data.
+        Batches before the checkpoint are read without learning, to restore the position in the
+        data.
         """
         batches = create_train_batches(
             self.nlp, self.train_corpus, self.settings["batcher"], self.settings["max_epochs"]
@@ -237,7 +239,8 @@ class RankTraining:
         replayed, self.progress.epochs = dict(self.progress.epochs), {}
         data, expected = 0, self.progress.data
         left: RandomState | None = None
-        # Generators that other code drew from since a state was kept. A replay lacks these draws.
+        # Generators from which other code has drawn since their state was stored. A replay lacks
+        # these draws.
         elsewhere = GENERATORS
         step = 0
         while True:
@@ -258,7 +261,7 @@ class RankTraining:
             now = RandomState.now()
             if left is not None:
                 elsewhere |= before.differing(left)
-            # A generator that only the data draw from is restored by the replay itself.
+            # If only the reader of the data draws from a generator, the replay restores its state.
             if needed := elsewhere & before.differing(now):
                 self.progress.epochs[step] = before.arrays(needed)
                 elsewhere -= needed
@@ -282,7 +285,7 @@ class RankTraining:
 
     @contextlib.contextmanager
     def _failing_with_all(self) -> Iterator[None]:
-        """Raise an error before an update on all ranks, which wait for the next comparison."""
+        """Raise an error of this rank on all ranks, which wait for it in their next comparison."""
         try:
             yield
         except Exception as error:

@@ -40,7 +40,7 @@ class RankView:
         shares: Number of parts of batches that all ranks together have had.
         empty_shares: Number of these parts without a doc.
         losses: Losses that the loop is adding up.
-        carried: Losses before a checkpoint, to begin with.
+        carried: Losses before a checkpoint, with which the sums begin.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class RankView:
 
     @property
     def pipeline(self) -> list[tuple[str, Any]]:
-        """Components whose ``finish_update`` the loop calls, the sum over the ranks first."""
+        """Components whose ``finish_update`` the loop calls; the first one reduces gradients."""
         if self.idle:
             return []
         if self.ranks.alone:

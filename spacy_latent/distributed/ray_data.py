@@ -197,8 +197,8 @@ class _Actors:
         pool = data.ActorPoolStrategy(
             min_size=self.least,
             max_size=self.most,
-            # No other actor can take a shard that waits for its actor. Ray adds actors depending on
-            # the number of waiting shards, so that a growing pool needs waiting shards.
+            # A shard that is queued at one actor cannot be taken by another. But Ray adds actors
+            # according to the number of queued shards, so a growing pool needs queues.
             max_tasks_in_flight_per_actor=1 if self.most == self.least else None,
         )
         packed = [{"job": json.dumps([asdict(shard), str(target)])} for shard, target in jobs]
@@ -223,7 +223,8 @@ class _Actors:
 class _Annotator:
     """Actor that annotates shards and never raises.
 
-    Ray would show an error with a page of its own code, or treat it as a death and retry forever.
+    Ray would show an error with a page of its own code, or treat it as the actor's death and retry
+    forever.
     """
 
     def __init__(

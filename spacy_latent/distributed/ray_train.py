@@ -81,7 +81,7 @@ def _check(workers: int, output: Path, resume: bool) -> None:
     if workers < 1:
         raise LatentError(f"workers is {workers}; expected a number of processes, at least 1.")
     if not resume and checkpoints_in(output):
-        # A worker would take this checkpoint for the checkpoint of its previous attempt.
+        # A worker would resume from this checkpoint as if its own previous attempt had written it.
         raise LatentError(
             f"{folder_of(output)} has checkpoints of an earlier training. Continue it with "
             "resume=True, remove that directory, or give another output."

@@ -152,7 +152,7 @@ def text_fields(model: str | Path, given: str | None = None) -> dict[str, str]:
 
 
 def _config(model: str | Path) -> dict[str, Any]:
-    """Return the interpolated config, or an empty one if only loading can tell what is wrong."""
+    """Return the interpolated config, empty if it cannot be read, which loading explains."""
     from spacy_latent.pipeline.directories import why_no_pipeline
 
     if wrong := why_no_pipeline(model):

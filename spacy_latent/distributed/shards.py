@@ -286,14 +286,14 @@ def _read_parquet(shard: Shard) -> Iterator[Source]:
 
 
 def _read_table(shard: Shard) -> Iterator[Source]:
-    """Yield the texts of a table, whose earlier rows are read to find the first."""
+    """Yield the texts of a table, after reading the rows before the first one."""
     end = None if shard.count is None else shard.first + shard.count
     for _, row in islice(table_rows(Path(shard.path)), shard.first, end):
         yield _source(row.get(shard.id_field), [row[name] for name in shard.fields])
 
 
 def _read_lines(shard: Shard, form: str, vocab: Vocab) -> Iterator[tuple[int, Source]]:
-    """Yield the texts with their line numbers; empty lines of JSON are skipped, of text not."""
+    """Yield the texts with their line numbers. Empty lines are skipped in JSON, not in text."""
     for number, line, wrong in _lines(shard):
         if wrong:
             yield number, Source("", line, wrong)

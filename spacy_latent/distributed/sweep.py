@@ -183,7 +183,7 @@ def sweep(
         identity: Digest of the training; a study with another one is refused.
         beat: Seconds between heartbeats. A worker without a heartbeat for six of these intervals
             counts as dead.
-        wait: Wait for cells of other workers, which may die.
+        wait: Whether to wait for cells of other workers, which are trained here if a worker dies.
     """
     optuna = import_optuna()
     state = optuna.trial.TrialState
@@ -275,9 +275,9 @@ def read_scores(model: Path) -> Scores:
 def table(study: Study, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """Return a row for each setting.
 
-    A row has "settings"; "seeds", "failed" and "left", the numbers of seeds that are done, have
-    failed and remain; and "scores", with the "mean" and the "deviation" of each score that all
-    seeds have. The deviation is the sample standard deviation, and None for one seed.
+    A row has "settings" and "scores", with the "mean" and the "deviation" of each score that all
+    seeds have. Its "seeds", "failed" and "left" are the numbers of seeds that are done, have failed
+    and remain. The deviation is the sample standard deviation, and None for one seed.
     """
     trials = {t.user_attrs["cell"]: t for t in study.get_trials() if keeps_cell(t)}
     rows: dict[str, dict[str, Any]] = {}

@@ -153,7 +153,7 @@ def checksum(nlp: Language, frozen: Collection[str]) -> int:
 
 
 def labels_of(nlp: Language) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the name and the labels of each component, no labels if it has none."""
+    """Yield the name and the labels of each component; the labels may be empty."""
     for name, pipe in nlp.pipeline:
         yield name, tuple(getattr(pipe, "labels", ()))
 

@@ -1,7 +1,7 @@
 """Command of spaCy that ends with its parent process, even if the parent is killed.
 
-``python -m spacy_latent.distributed.trial PARENT train CONFIG ...`` runs it. Otherwise the training
-would continue in parallel with the training that another worker starts in its place.
+``python -m spacy_latent.distributed.trial PARENT train CONFIG ...`` runs it. An orphaned training
+would continue while another worker trains the same cell again.
 """
 
 from __future__ import annotations

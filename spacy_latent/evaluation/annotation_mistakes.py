@@ -37,7 +37,7 @@ def about_missing_labels(
         if not examples or name in frozen:
             continue
         if isinstance(pipe, LatentParser) and word_objective_of(pipe.model) is not None:
-            # It learns from words alone.
+            # This parser also learns from words without labels.
             continue
         annotated = pipe.cfg.get("evidence") or any(
             is_annotated(nlp, name, one.reference)
@@ -45,7 +45,8 @@ def about_missing_labels(
             for one in examples
         )
         if not pipe.labels or not annotated:
-            # Without labels it will never learn; with them, other texts may be annotated.
+            # Without labels the component never learns. If it has labels, texts that were not read
+            # may be annotated.
             tell = warning if pipe.labels else error
             yield tell(
                 "no-labels",
@@ -54,14 +55,15 @@ def about_missing_labels(
             )
 
 
-# Share of the heads that may be lost by other tokens. In English web text it is a few percent.
+# Share of heads that may be lost because of different tokens. In English web text it is a few
+# percent.
 LOST = 0.25
 
 
 def about_other_tokens(
     nlp: Language, examples: Sequence[Example], frozen: Container[str]
 ) -> Iterable[Diagnostic]:
-    """Yield a diagnostic about heads that are lost, since texts are divided into other tokens."""
+    """Yield a diagnostic about heads that are lost, since the pipeline tokenizes differently."""
     from spacy_latent.models.gold_trees import counterparts
 
     learning = [name for name, pipe in nlp.pipeline if name not in frozen and _learns_heads(pipe)]
@@ -112,11 +114,11 @@ def about_categories(
             continue
         if pipe.cfg.get("score_range") is not None:
             continue
-        # Constraints tell more of these labels than the texts do.
+        # Constraints determine more about these labels than the texts do.
         tied = getattr(getattr(pipe, "constraints", None), "labels", ())
         labels = [label for label in pipe.labels if label not in tied]
         values = {label: {cats[label] for cats in texts if label in cats} for label in labels}
-        # A text with only wrong labels teaches latent_textcat that it has one of the others.
+        # From a text with only wrong labels, latent_textcat learns that one of the others is right.
         teaches = pipe.support_missing_values and not pipe.model.attrs.get("multi_label")
         rejected = [cats for cats in texts if teaches and 1.0 not in cats.values()]
         untold = [label for label in labels if all(label in cats for cats in rejected)]
@@ -147,7 +149,7 @@ def about_rejected_spans(
 ) -> Iterable[Diagnostic]:
     """Yield diagnostics about groups of rejected spans that no component learns from.
 
-    The groups are those of the examples, and of the reader in the config, since texts with rejected
+    The groups are named by the examples, and by the reader in the config, since texts with rejected
     spans may come late in a corpus.
     """
     reader = training_reader(nlp)

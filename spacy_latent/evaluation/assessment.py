@@ -71,7 +71,7 @@ def assess(
         component: name of a latent component. None for all of them, and for components with
             probabilities of entities, whose calibration is measured.
         others: further pipelines by name, such as other seeds, whose scores and latent structures
-            are compared. With them no pipeline needs a latent structure.
+            are compared. Pipelines without latent structures are allowed, too.
         controls: by name, trainings of the same model with structures that are not learned. They
             show the task's measure without learned structures. If all settings of a pipeline of
             ``others`` but its seed are the same, it counts as a further training.

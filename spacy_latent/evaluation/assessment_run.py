@@ -58,7 +58,7 @@ from spacy_latent.pipeline.inspection import (
     refuse_lost,
 )
 
-# Number of random structures over all texts, with at most MOST_DRAWS for each text.
+# Number of random structures over all texts. A text gets at most MOST_DRAWS.
 DRAWN = 1000
 MOST_DRAWS = 5
 # Bytes of vectors that are kept between runs.
@@ -67,7 +67,7 @@ VECTORS = 256e6
 
 @dataclass
 class Substituted:
-    """Results with other structures in place of the layer's own.
+    """Results with random structures in place of the layer's own.
 
     Attributes:
         drops: drop of each measure, by its name.
@@ -79,7 +79,7 @@ class Substituted:
 
 
 class AssessmentRun:
-    """Predictions of one pipeline, and its figures with its own and with other structures."""
+    """Predictions of one pipeline, and its figures with its own and with random structures."""
 
     def __init__(
         self,
@@ -97,13 +97,13 @@ class AssessmentRun:
         if not examples:
             raise LatentError("The corpus holds no texts. Give one with at least one.")
         self.nlp = nlp
-        # Those whose confidences are reported.
+        # Components whose confidences are reported.
         self.parsers, self.finders, self.span_finders = (
             [name for name in of(nlp) if component in (None, name)]
             for of in (parse_components, entity_components, span_components)
         )
         others = self.finders or self.parsers or self.span_finders
-        # Without any structure, scores can be compared.
+        # Pipelines without structures are allowed if only scores are compared.
         is_enough = others or (compares and component is None)
         self.components = []
         if not is_enough or (component is None and latent_components(nlp)):
@@ -113,9 +113,9 @@ class AssessmentRun:
         self.seed = seed
         self.batch_size = batch_size
         self.progress = progress
-        # The embedders' vectors do not depend on the structures above them.
+        # Vectors of embedders can be kept, since they do not depend on the structures above them.
         self.kept = {name: KeptVectors(VECTORS / len(self.components)) for name in self.components}
-        # Runs start from unprocessed docs.
+        # Each run starts from unprocessed docs.
         self.raw = [example.predicted.copy() for example in examples]
         names = [*dict.fromkeys([*self.components, *self.finders, *self.parsers])]
         self.examples, self.uncertainties = self._predict(
@@ -186,7 +186,7 @@ class AssessmentRun:
         }
 
     def unjudged(self, judged: Container[str]) -> dict[str, str]:
-        """Return what each component finds whose confidences could not be judged."""
+        """Return the kind of prediction of each component whose confidences could not be judged."""
         sought = {
             **dict.fromkeys(self.finders, "entity"),
             **dict.fromkeys(self.span_finders, "span"),
@@ -296,7 +296,8 @@ class AssessmentRun:
             row = TrainedScore(*self._trainings(measure, own), controls={})
             for name, found_of in predicted.items():
                 theirs = [measure.counts(one) for one in found_of]
-                # Each training as often as the other side has trainings, so that both are alike.
+                # Repeat each training as often as the other side has trainings, so that numbers are
+                # equal.
                 ours = np.concatenate([one for one in own for _ in theirs], 1)
                 others = np.concatenate([one for one in theirs for _ in own], 1)
                 value = resampling.mean_over(measure.value, len(own) * len(theirs))
@@ -409,7 +410,7 @@ def _values(measure: Measure, counts: Sequence[np.ndarray]) -> list[float]:
 def _spread(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """Return two standard deviations of the difference of two trainings' scores.
 
-    A side with one training is taken to vary as the other does. NaN if both have one.
+    A side with one training is assumed to vary as much as the other. NaN if both have one.
     """
     known = [float(np.var(each, ddof=1)) for each in (ours, theirs) if len(each) > 1]
     return 2 * math.sqrt(2 * float(np.mean(known))) if known else math.nan

@@ -22,7 +22,7 @@ from spacy_latent.pipeline.open_tags import blocked_tokens
 
 # Examples, or a function that returns them as for nlp.initialize.
 Examples = Iterable[Example] | Callable[[], Iterable[Example]]
-# What the calibrated probabilities are of.
+# Kinds of predictions whose probabilities can be calibrated.
 ENTITIES, ARCS, SPANS = "entities", "arcs", "spans"
 # By the factory of components, the kind of their probabilities, and a function of their names.
 CALIBRATED: dict[str, tuple[str, Callable[[Language], list[str]]]] = {
@@ -33,7 +33,7 @@ CALIBRATED: dict[str, tuple[str, Callable[[Language], list[str]]]] = {
 
 
 def kind_of(nlp: Language, component: str | None) -> str:
-    """Return what the probabilities of a component are of.
+    """Return the kind of prediction whose probabilities a component has.
 
     Args:
         component: name of the component; None for the only one that can be calibrated.
@@ -42,8 +42,8 @@ def kind_of(nlp: Language, component: str | None) -> str:
         ENTITIES, ARCS or SPANS. It is ENTITIES if no component can be calibrated.
 
     Raises:
-        LatentError: if components of several kinds are there and none is named, or if the named
-            one cannot be calibrated and others can.
+        LatentError: if there are components of several kinds and none is named, or if the named one
+            cannot be calibrated and others can.
     """
     kinds = {name: kind for kind, names in CALIBRATED.values() for name in names(nlp)}
     if component is not None:

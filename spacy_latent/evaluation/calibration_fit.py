@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from spacy_latent.analysis.judged_entities import JudgedEntities
 
 FOLDS = 5
-# Most neighbouring docs that are left out of a fit together.
+# Largest number of neighbouring docs that are left out of a fit together.
 RUN = 10
 # Standard deviation of the Gaussian priors on the logarithm of the temperature and on the biases.
 # A label without entities in held-out text keeps a finite bias.
 SPREAD = 1.0
-# The same for the slope and the shifts of entities and spans, whose temperature is fitted before.
-# `python -m benchmarks calibration_rules` compares it with a wider one.
+# The same for the slope and the shifts of entities and spans, which are fitted after the
+# temperature. `python -m benchmarks calibration_rules` compares it with a wider prior.
 MAP_SPREAD = 0.3
 STEPS = 60
 # Logarithms of the temperatures at which probabilities are computed: .5 to 10.
 LOGARITHMS = np.arange(-0.7, 2.31, 0.1)
 TEMPERATURES = np.exp(LOGARITHMS).tolist()
 UNCHANGED = int(np.abs(LOGARITHMS).argmin())
-# Least slope of the log-odds: the order of confidences is kept.
+# Least slope of the log-odds. It is above 0, so that the order of confidences does not change.
 LEAST_SLOPE = 0.05
 
 # ---------------------------------------------------------------- gains on what is left out
@@ -75,8 +75,8 @@ def gain_of(before: np.ndarray, after: np.ndarray, texts: np.ndarray | None = No
 def folds_of(documents: IndependentTexts) -> np.ndarray:
     """Return the fold of each doc, ``(D,)`` int64.
 
-    Documents are dealt to the folds in turn if docs name ten or more. Otherwise runs of docs are,
-    since neighbours are often of one document.
+    If docs name ten or more documents, these are assigned to the folds in turn. Otherwise runs of
+    docs are assigned in turn, since neighbours are often pieces of one document.
     """
     numbers, least = np.asarray(documents.numbers, dtype="int64"), 2 * FOLDS
     if documents.are_documents and documents.count >= least:
@@ -94,8 +94,8 @@ class TemperatureFit:
 
     Attributes:
         best: the logarithm.
-        gain: gain of what is left out of the fit.
-        by_fold: logarithms fitted to all folds but one, ``(FOLDS,)``.
+        gain: gain of predictions left out of the fit.
+        by_fold: for each fold the logarithm fitted to the other folds, ``(FOLDS,)``.
     """
 
     best: float
@@ -143,7 +143,7 @@ def _lowest(losses: np.ndarray) -> float:
 
 
 def at_temperature(said: np.ndarray, logarithms: np.ndarray | float) -> np.ndarray:
-    """Return probabilities at a temperature, or at one for each, between computed ones, ``(N,)``.
+    """Interpolate probabilities ``(N,)`` at a temperature, or at a temperature for each of them.
 
     Args:
         said: probabilities at :data:`TEMPERATURES`, ``(N, T)``.
@@ -183,7 +183,7 @@ def fit_confidence(
         np.column_stack([odds, shared]), np.array([1.0, *zero]), 0.0, right, spread
     )
     if slope < LEAST_SLOPE:
-        # The shifts of the chosen slope.
+        # Compute the shifts for the chosen slope.
         slope, rest = LEAST_SLOPE, _newton(shared, zero, LEAST_SLOPE * odds, right, spread)
     shift, *shifts = rest
     return ConfidenceMap(slope=slope, shift=shift, shifts=dict(zip(names, shifts)))
@@ -258,9 +258,9 @@ def choose_confidence(
 
 
 def fit_map(found: JudgedEntities, folds: np.ndarray) -> tuple[ConfidenceMap, np.ndarray, Gain]:
-    """Fit a slope and a shift, which change nothing unless predictions left out surely gain.
+    """Fit a slope and a shift, and replace them by 1 and 0 unless predictions left out surely gain.
 
-    They also change nothing if there are fewer than 50 predictions.
+    They are 1 and 0 as well if there are fewer than 50 predictions.
 
     Args:
         folds: fold of each text, ``(D,)``.

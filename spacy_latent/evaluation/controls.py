@@ -72,7 +72,7 @@ def control_config(
     from spacy_latent.estimators.given_trees import GivenTrees
 
     options: dict[str, Any] = {"trees": trees, "seed": seed, "words": list(words) or None}
-    # Wrong options are refused here, before any training.
+    # Building it raises an error for wrong options before any training.
     GivenTrees(**options)
     estimator = {"@misc": ESTIMATOR, **options}
     changed, changes = config.copy(), []
@@ -93,10 +93,10 @@ def control_config(
                     _set(changed, (*place, "estimator"), block.get("estimator"), estimator)
                 )
                 if block.get("entropy_weight"):
-                    # The entropy of scores that are not used.
+                    # The entropy would be of scores that are not used.
                     weight = block["entropy_weight"]
                     changes.append(_set(changed, (*place, "entropy_weight"), weight, 0.0))
-        # A latent_encoder, also one under a factory of the user's.
+        # This covers a latent_encoder, also under a custom factory.
         if "teacher_forcing" in whole:
             for setting, off in (("supervision", 0.0), ("teacher_forcing", False)):
                 if whole.get(setting):

@@ -16,8 +16,8 @@ from spacy_latent.interventions import Intervention, intervening
 def counterfactual(nlp: Language, asked: Mapping[str, Intervention]) -> Iterator[None]:
     """Change the structures of ``nlp`` as requested, for its predictions in a ``with`` block.
 
-    All values that are computed from the structures follow. The change holds for this thread only,
-    and the models stay as they are.
+    All values that are computed from the structures change, too. The change only applies to this
+    thread, and the models are not modified.
 
     Process one text at a time, since the places of parts are tokens of a doc. Processing raises
     LatentError if a requested part is impossible in the structures, and

@@ -1,7 +1,8 @@
 """Conformal sets of heads and of labelled spans, and the share of the annotation that they hold.
 
-The sets hold a share of the annotated heads, or spans, of a text, on average over texts. Heads of
-one text are not exchangeable with those of another, texts are (Lee, Barber and Willett 2023).
+The sets contain a given share of the annotated heads, or spans, of a text, on average over texts.
+Coverage is defined over texts because only texts are exchangeable, and not heads of different texts
+(Lee, Barber and Willett 2023).
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def useful_threshold(
     """Return the threshold of :func:`conformal_threshold` with a margin for rounding.
 
     Args:
-        lacking: why sets of useful size cover less, for an error.
+        lacking: reason why sets of useful size cover less, for an error.
 
     Raises:
         LatentError: if there are too few texts, or if the threshold is below LEAST_IN_SETS.
@@ -105,7 +106,8 @@ def useful_threshold(
             f"No set of useful size has a coverage of {coverage}: {lacking}. The most that sets "
             f"can cover is {most}."
         )
-    # The last digits of a confidence depend on the batch; a small tolerance keeps all of them.
+    # The last digits of a confidence depend on the batch. A small tolerance keeps members with such
+    # differences.
     return min(found, 1.0) * (1 - 1e-6)
 
 
@@ -162,7 +164,7 @@ def span_scores(
                 if gold.asked is not None:
                     known = {place: said for place, said in known.items() if place[2] in gold.asked}
                 own = [known.get(place, 0.0) for place in sorted(gold.aligned)]
-                # Spans that the tokens of the predicted doc cannot form are in no set.
+                # Spans that do not align with tokens of the predicted doc are in no set.
                 scores += own + [0.0] * (gold.count - len(own))
                 texts += [text] * max(gold.count, len(own))
                 members.append(np.array(list(known.values()), dtype="float64"))

@@ -20,9 +20,9 @@ from spacy_latent.pipeline.training_settings import training_settings
 PARTS = ("embedder", "scorer", "composer", "estimator", "output", "head")
 # A gradient smaller than this share of the composer's hardly moves the scorer.
 FAINT = 1e-5
-# Estimators that compare best structures, such as ImplicitMLE, give the scorer a gradient only in
-# steps in which these differ: on a few short texts, in one of ten. So many more steps are taken
-# before the scorer counts as getting none.
+# Largest number of further steps before a scorer counts as getting no gradient. Estimators that
+# compare best structures, such as ImplicitMLE, only have a gradient in steps in which these differ:
+# on a few short texts, in one step of ten.
 FURTHER = 30
 
 
@@ -79,7 +79,7 @@ def _part_of(name: str) -> str:
     for part in ("scorer", "composer", "estimator"):
         if name.startswith(f"latent.{part}."):
             return part
-    # A parser that composes while it parses has its own context for the scorer.
+    # A parser that composes while it parses has an encoder of its own for the scorer.
     return "scorer" if name.startswith("latent.") else "output"
 
 
@@ -132,18 +132,18 @@ def gradient_norms(
     progress: Progress = silent,
     optimizer: Optimizer | None = None,
 ) -> dict[str, dict[str, float]]:
-    """Train some steps on the examples, and return the norms of the last step's gradients.
+    """Train some steps on the examples, and return the norms of the gradients of the last step.
 
     The norms are given for each component, and for each of :data:`PARTS` that has weights and
     received gradients. Frozen and annotating components of the config are respected. The weights of
     the pipeline change.
 
-    In the first step output layers are zero, and so are the gradients below them. Use two or more
-    steps, and three or more if the learning rate warms up.
+    In the first step output layers are 0, and so are the gradients of layers below them. Use two or
+    more steps, and three or more if the learning rate warms up.
 
     Args:
         progress: see :class:`spacy_latent.analysis.progress.Progress`; it counts steps.
-        optimizer: optimizer of earlier steps, to go on with; the config's if None.
+        optimizer: optimizer of earlier steps, to continue with; None for the config's.
     """
     training = training_settings(nlp)
     frozen = list(training.get("frozen_components") or ())
@@ -176,7 +176,7 @@ def _by_part(nodes: Sequence[Model], squares: Mapping[tuple[int, str], float]) -
     from spacy_latent.models.inspection import latent_shim
 
     owners = _owners(nodes)
-    # Shims and nodes have separate ids, so the names of weights distinguish them.
+    # Ids of shims and of nodes may be equal, so the names of weights distinguish them.
     shims = {
         (latent_shim(node).id, name)
         for node in nodes
@@ -199,9 +199,10 @@ def judge_training(
 ) -> tuple[dict[str, dict[str, float]], list[Diagnostic]]:
     """Train some steps on the examples, and judge the gradients of the last one.
 
-    If a scorer gets no gradient in it, up to :data:`FURTHER` steps follow, until all have got one.
-    The result has the norms of the first step in which they had, and a note on how late that was.
-    See :func:`gradient_norms` for the arguments.
+    If a scorer gets no gradient in this step, up to :data:`FURTHER` steps follow, until all scorers
+    have got one. The result then has a component's norms from the first step in which its scorer
+    has a gradient, and a note with the number of this step. See :func:`gradient_norms` for the
+    arguments.
     """
     optimizer = _optimizer_of(nlp)
     norms = gradient_norms(nlp, examples, steps, progress, optimizer)

@@ -57,25 +57,25 @@ class Calibrated:
     """Result of :func:`calibrate`.
 
     Attributes:
-        losses: mean losses of docs, by the name of the calibration. Without biases, they are "as
-            trained" and "calibrated", on the docs of the fit. With biases, they are "as trained",
-            and "temperature" and "temperature and biases" on docs left out of the fit.
+        losses: mean losses of docs, by name. Without a choice of biases, "as trained" and
+            "calibrated" are measured on the docs of the fit. With this choice, "as trained",
+            "temperature", and "temperature and biases" are measured on docs left out of the fit.
         confidence_losses: mean losses of entities left out of the fit.
         before, after: entities with their probabilities before and after calibration, on the docs
             of the calibration. Without biases they are the same entities. Entities on tokens
             without annotation are left out; ``after.unannotated`` is their number. The texts of
             ``after`` are documents if docs name them.
         set_sizes: for entities, number of spans in the set of each doc; empty without a coverage.
-        left_out: number of docs with whose annotation no sequence of tags agrees, such as docs with
-            an unknown label. Scores are not fitted to them.
-        unknown: these labels, sorted.
-        gain: gain of entities left out of the fit over those as trained, in five folds of texts.
-            With biases it is of texts, since the entities are others.
-        kept: whether a calibration was kept. If the gain is not larger than its error, the
-            component is as it was trained.
-        crossed: entities of each text with the probabilities of a fit to the other folds.
+        left_out: number of docs whose annotation no sequence of tags can have, for example because
+            of an unknown label. Scores are not fitted to them.
+        unknown: unknown labels of the annotation, sorted.
+        gain: reduction of the loss of entities left out of the fit, in five folds of texts. With
+            biases it is the reduction of the loss of texts, since other entities are found.
+        kept: whether the calibration was stored. If the gain is not larger than its error, the
+            component stays as trained.
+        crossed: entities of each text with probabilities from a fit to the other folds.
         sets: for spans, whether the whole set of spans of each doc is right, with its probability
-            as trained and with the temperature. No map is fitted to these.
+            as trained and at the temperature. No slope and shift are fitted to these probabilities.
         covered: for spans, coverage of their sets on the texts of the fit, or None without sets.
     """
 
@@ -163,7 +163,7 @@ def _tell_what_is_left_out(name: str, found: JudgedEntities) -> None:
 def _unknown_labels(name: str, pipe: Any, examples: Sequence[Example]) -> tuple[str, ...]:
     """Return the labels of the references that the component does not have.
 
-    It is an error if every text with entities has one: all predictions would count as wrong.
+    Raise an error if every text with entities has one: all predictions would count as wrong.
     """
     labels = [{span.label_ for span in gold_entities(example)} for example in examples]
     unknown = sorted(set().union(*labels).difference(pipe.labels))
@@ -199,7 +199,7 @@ def _fit(
     sure, confidence_losses = choose_confidence(crossed, folds, confidence)
     crossed = replace(crossed, probabilities=left_out_confidences(crossed, sure, folds).tolist())
     if len(point) > 1 or not before.probabilities:
-        # With biases the entities are others, and cannot be compared one by one.
+        # With biases other entities are found, so that losses of entities cannot be compared.
         plain = fit.losses(torch.zeros(1, dtype=torch.float64))
         gain = gain_of(plain[fit.counted].numpy(), of_texts[fit.counted].numpy())
     else:
@@ -258,7 +258,7 @@ def _judge_crossed(
         rows += zip(texts, part.probabilities, part.correct, part.labels)
         found.gold += part.gold
         found.unannotated += part.unannotated
-    # In the order of the texts, so that the gain compares each entity with itself.
+    # Keep the order of the texts, so that the gain compares each entity with itself.
     for text, probability, right, label in sorted(rows, key=itemgetter(0)):
         found.add(probability, right, text, label)
     return found
@@ -269,8 +269,8 @@ class Measured:
     """Result of :func:`measure`.
 
     Attributes:
-        entities: entities with their probabilities, if the annotation tells whether they are right;
-            the number of the others.
+        entities: entities that the annotation judges, with their probabilities, and the number of
+            the others.
         covered: for entities, share of the texts with entities whose set holds all of them, and the
             number of such texts; None without sets or such texts.
         set_size: mean number of entities in a set; NaN without sets.
@@ -314,27 +314,27 @@ def set_precision(
 ) -> ThresholdResult:
     """Set ``min_confidence`` of a component, and in its config, to reach a precision.
 
-    It is the lowest value whose precision holds on other text with this confidence, see
+    The value is the lowest one whose precision holds on other text with this confidence, see
     :func:`spacy_latent.analysis.precision_bound.promised_threshold`. It is 0 if the precision holds
-    without a threshold. Otherwise it is the midpoint between the least confident entity that is
-    kept and the next one below.
+    without a threshold. Otherwise it is midway between the least confident entity that is kept and
+    the next one below.
 
     Args:
-        precision: requested precision, above 0 and below 1. A point estimate may be 1.
-        confidence: share of the choices of calibration texts in which the precision holds on other
+        precision: requested precision, above 0 and below 1. Without ``confidence`` it may be 1.
+        confidence: probability, over draws of calibration texts, that the precision holds on other
             text of the same source. None for a point estimate: the lowest value at which the
-            entities of the calibration themselves have the precision. On other text it is lower in
-            more than half of all cases.
-        few: accept a value that keeps fewer than 20 entities, or fewer than one in ten.
+            entities of the calibration texts have the precision. On other text the precision is
+            lower in more than half of all cases.
+        few: whether to accept a value that keeps fewer than 20 entities, or fewer than one in ten.
 
     Returns:
         The threshold and what it keeps; a
         :class:`~spacy_latent.analysis.precision_bound.PromisedThreshold` with a confidence.
 
     Raises:
-        LatentError: if the texts do not support the precision, or if a point estimate above 0
-            keeps fewer than 20 entities or fewer than one in ten. Also if the texts only have
-            annotated entities, so that no entity is known to be wrong.
+        LatentError: if the texts do not support the precision, or if a point estimate above 0 keeps
+            fewer than 20 entities or fewer than one in ten. Also if the texts have no tokens
+            annotated as outside of entities, so that no entity is known to be wrong.
     """
     if not isinstance(found, Calibrated):
         raise LatentError(
@@ -357,7 +357,7 @@ def _least(
     coverage: float,
     progress: Progress,
 ) -> float:
-    """Return the least probability that all entities of a text reach, at this coverage of texts."""
+    """Return the least probability of entities in sets that have this coverage of texts."""
     scores = least_of_texts(pipe, examples, calibration, progress)
     known = set(pipe.labels)
     is_unknown = any(span.label_ not in known for one in examples for span in gold_entities(one))

@@ -1,4 +1,4 @@
-"""Scores and predictions of a component that finds entities, beside the annotation."""
+"""Scores and predictions of a component that finds entities, compared with the annotation."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def fit_of_scores(
 ) -> tuple[ScoreFit, int]:
     """Return a fit to the scores of examples as trained.
 
-    It comes with the number of docs with whose annotation no sequence of tags agrees.
+    Also return the number of docs whose annotation no sequence of tags agrees with.
     """
     groups, done = [], 0
     for batch in _batches(examples, progress, "Scores"):
-        # The weights do not change, so entities with unknown labels cannot be found. They count as
-        # not found.
+        # The component cannot learn unknown labels here, so entities with such labels count as not
+        # found.
         gold = [pipe.gold_tags(example, refuse_unknown=False) for example in batch]
         for group in pipe.scored([example.predicted for example in batch], EntityCalibration()):
             scores, lengths = group.scores.cpu().double(), group.lengths.cpu()
@@ -74,7 +74,8 @@ def judge(
         for batch in _batches(examples, progress, "Entities"):
             docs = [example.predicted for example in batch]
             for doc, found in zip(docs, pipe.predict(docs)):
-                # set_annotations would put entities on the doc that later predictions must keep.
+                # Do not call set_annotations: later predictions would keep the entities that it
+                # puts on the doc.
                 write(doc, pipe.name, [found])
                 if sizes is not None and found.possible is not None:
                     sizes.append(len(found.possible))

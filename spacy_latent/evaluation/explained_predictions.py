@@ -81,7 +81,7 @@ def read(nlp: Language, component: str, text: str | Doc) -> tuple[Doc, Doc]:
         except (KeyError, ValueError) as error:
             if _is_initialized(pipe):
                 raise
-            # The error that nlp() raises for missing parameters or widths.
+            # nlp() raises this error for missing parameters or widths.
             kind = type(error).__name__
             raise LatentError(f"{Errors.E109.format(name=name)} ({kind}: {error})") from error
         if before is not None:
@@ -158,7 +158,7 @@ class Category:
     def of_copies(self, doc: Doc, count: int) -> np.ndarray:
         """Return the probabilities for ``count`` copies of a doc, whose words the caller hides."""
         found: Any = self.pipe.predict([doc] * count)
-        # A latent_textcat gives its structures as well.
+        # A latent_textcat also returns its structures.
         probabilities = found[0] if isinstance(found, tuple) else found
         ops: Any = self.pipe.model.ops
         return ops.to_numpy(probabilities)[:, list(self.pipe.labels).index(self.label)]
@@ -232,7 +232,8 @@ class Entity:
 
     def _of(self, doc: Doc, start: int, end: int) -> float:
         place = start, end, self.label
-        # Include entities below min_confidence: a small drop must not count as no entity.
+        # Include entities below min_confidence: otherwise a small drop would count as a missing
+        # entity.
         sure = confidences(doc, self.pipe.name).get(place)
         if sure is not None:
             return sure

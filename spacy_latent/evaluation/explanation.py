@@ -32,7 +32,7 @@ from spacy_latent.models.learned_mask import Scores, learn_mask, leave_one_out, 
 MASK, LEAVE_ONE_OUT, RANDOM = "mask", "leave-one-out", "random"
 # Digits of a weight on pages and in the terminal.
 SHOWN_DIGITS = 2
-# Least weight, or fall, that matters.
+# Smaller weights and falls are ignored.
 LEAST = 0.05
 RANDOM_DRAWS = 10
 # Number of tokens per batch; larger batches take more memory and no less time.
@@ -44,7 +44,7 @@ class Faithfulness:
     """Drops of the probability that measure a rationale (DeYoung et al. 2020, section 4.2).
 
     Attributes:
-        comprehensiveness: drop without the chosen words; higher is better.
+        comprehensiveness: drop of the probability without the chosen words; higher is better.
         sufficiency: drop without all other words; lower is better.
     """
 
@@ -59,19 +59,20 @@ class Explanation:
     Attributes:
         label: the category, or the label of the entity.
         entity: (start, end) of the entity in tokens, None for a category.
-        probability: probability of the prediction. It is 1.0 if the component has no probabilities,
-            as spaCy's ``ner``.
+        probability: probability of the prediction; 1.0 if the component has no probabilities, like
+            spaCy's ``ner``.
         without: probability with all words hidden.
         weights: ``(len(doc),)``, probability that the learned mask keeps the word.
-        falls: ``(len(doc),)``, drop of the probability with this word alone hidden.
-        chosen: ``(len(doc),)`` bool, the smallest set of words with the largest weights that
-            suffices. With all other words hidden, the probability drops by at most the margin. The
-            set is empty if no word is needed for that.
-        hidden: "vectors" if a hidden word keeps its place and gets the vector of no particular
-            word, and its n-grams do not count. "text" if words are removed from the text, since the
-            model reads no word alone.
-        faithfulness: "mask" is of the chosen words. "leave-one-out" is of as many words with the
-            largest falls. "random" is the mean over ten draws of as many words.
+        falls: ``(len(doc),)``, drop of the probability if only this word is hidden.
+        chosen: ``(len(doc),)`` bool, the words of largest weight, as few as suffice: with all other
+            words hidden, the probability drops by at most the margin. The set is empty if no word
+            is needed.
+        hidden: "vectors" if a hidden word keeps its place and gets a mean vector of words, and its
+            n-grams do not count. "text" if words are removed from the text, since some layer of the
+            model reads several words at once.
+        faithfulness: measures by the way to choose words. "mask" is for the chosen words,
+            "leave-one-out" for as many words with the largest falls, and "random" is the mean over
+            ten draws of as many words.
         erased: the same measures with words removed from the text, whatever ``hidden`` is.
     """
 
@@ -99,8 +100,8 @@ class Explanation:
     def from_falls(self) -> bool:
         """True if only leave-one-out ordered the chosen words, since the mask keeps no word.
 
-        Then the probability without any word drops by little more than the margin, and masks that
-        keep hardly a word stay within the margin on average.
+        This happens if the probability without any word drops by little more than the margin. Masks
+        that keep hardly any word then stay within the margin on average.
         """
         return bool(self.chosen.any() and self.weights[self.chosen].max() < LEAST)
 
@@ -109,8 +110,8 @@ class Explanation:
         """Number of each word, as pages and the terminal show it.
 
         It is the weight, or the fall if only leave-one-out ordered the words. It is empty if it
-        would be 0.00, also for a chosen word: such a word was taken for its fall among words that
-        the mask keeps equally rarely.
+        would be 0.00. This may be a chosen word, which was chosen by its fall among words of equal
+        weight.
         """
         shown = self.falls if self.from_falls else self.weights
         return [
@@ -153,16 +154,16 @@ def explain(
     thread may use it.
 
     Args:
-        text: a text, or a doc whose tokens are used as they are. The components up to the explained
-            one are run on it. The doc must not have entities that the component is to find, since
-            these would stay whatever the words are.
+        text: a text, or a doc whose tokens are kept. The components up to the explained one run on
+            it. The doc must not have the entities that the component is to find, since they would
+            stay with any words.
         component: name of the component; may be None if the pipeline has one such component.
         label: category to explain, None for the category with the highest score. For entities, only
             those with this label count.
         entity: index of the entity among those that are found, from 0.
         steps: number of learning steps. Each step reads the text about twice for each of its words,
-            with 48 words at most.
-        margin: allowed drop of the probability with all but the chosen words hidden.
+            for at most 48 words.
+        margin: allowed drop of the probability with all words except the chosen ones hidden.
         seed: seed of the drawn masks and of the random words.
         progress: see :class:`spacy_latent.analysis.progress.Progress`; it counts steps.
 
@@ -199,11 +200,11 @@ def explain(
 def _choose_words(
     scores: Scores, weights: np.ndarray, falls: np.ndarray, margin: float, seed: int
 ) -> tuple[np.ndarray, dict[str, list[np.ndarray]]]:
-    """Choose the words that suffice, and as many by leave-one-out and by chance.
+    """Choose the words that suffice, and equally many by leave-one-out and by chance.
 
     Args:
-        weights, falls: weight of each word in the mask, and fall of the probability without it
-            alone, ``(n,)``.
+        weights, falls: weight of each word in the mask, and fall of the probability if only this
+            word is hidden, ``(n,)``.
 
     Returns:
         The chosen words, ``(n,)`` bool, and sets of words for each way to choose them.
@@ -221,7 +222,7 @@ def _choose_words(
 
 
 def faithfulness(scores: Scores, chosen: Sequence[np.ndarray]) -> Faithfulness:
-    """Return the mean over sets of words, each ``(n,)`` bool."""
+    """Return the mean measures over sets of words, each ``(n,)`` bool."""
     masks = np.stack(chosen).astype(float)
     found = scores(np.concatenate([np.ones((1, masks.shape[1])), 1 - masks, masks]))
     whole, without, only = found[0], found[1 : len(masks) + 1], found[len(masks) + 1 :]
@@ -229,7 +230,7 @@ def faithfulness(scores: Scores, chosen: Sequence[np.ndarray]) -> Faithfulness:
 
 
 class _FromText:
-    """Scores of masks with words removed from the text: those whose mask is below a half."""
+    """Scores of masks, by removing words with a mask below 0.5 from the text."""
 
     def __init__(self, nlp: Language, component: str, doc: Doc, target: Category | Entity) -> None:
         self.nlp = nlp
@@ -254,8 +255,8 @@ class _FromText:
             for _, pipe in self.nlp.pipeline:
                 doc = pipe(doc)
         except Exception:
-            # spaCy's bag of bigrams fails on a text of one word. A text that cannot be read counts
-            # like an empty text. Other errors would have occurred on the whole text.
+            # spaCy's bag of bigrams fails on a text of one word. Such a text gets the score of an
+            # empty text. Any other cause of an error would have raised it on the whole text, too.
             return self.target.guess
         return float(self.target.of_text(doc, kept))
 
@@ -265,7 +266,7 @@ def _vector_scores(
 ) -> Scores | None:
     """Return the scores of masks with words hidden from the model.
 
-    Return None if the model reads no word alone, or if its output depends on hidden words.
+    Return None if some layer reads several words at once, or if the output depends on hidden words.
     """
     listeners = _upstream(nlp, name)
     readers = find_word_readers(pipe.model, listeners, before, lambda docs: pipe.predict(docs))
@@ -295,7 +296,7 @@ def _hidden_scores(readers: WordReaders, doc: Doc, target: Category | Entity) ->
 
 
 def _other_words(doc: Doc) -> Doc:
-    """Return a doc with as many tokens, all of one word that the text does not have.
+    """Return a doc with the same number of tokens, all a word that the text does not have.
 
     If the vocabulary has no other word, reverse the text's own words. No string is added to the
     vocabulary.
@@ -306,7 +307,7 @@ def _other_words(doc: Doc) -> Doc:
     words = own[::-1] if other is None else [other] * len(doc)
     starts: list[Any] = [token.is_sent_start for token in doc]
     made = Doc(doc.vocab, words=words, sent_starts=starts)
-    # Listeners are given other vectors, but their component warns if a doc has none.
+    # Listeners get their vectors in another way, but their component warns if a doc has none.
     made.tensor = doc.tensor
     return made
 

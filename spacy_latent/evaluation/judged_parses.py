@@ -80,7 +80,7 @@ class JudgedParses:
         unannotated: number of further words, without a known head.
         judge: whole trees, with the probabilities as trained.
         trees: probabilities of these trees, ``(S, T)``.
-        labels_of_trees: products of the probabilities of their labels, ``(S, T)``.
+        labels_of_trees: for each tree, the product of the probabilities of its labels, ``(S, T)``.
     """
 
     arcs: JudgedArcs
@@ -136,7 +136,8 @@ def _judged_trees(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Judge the trees of a doc, and yield the probabilities of those that annotation judges.
 
-    These are of the tree, and the products of its labels, ``(T,)`` each.
+    For each tree, yield its probabilities, and the products of the probabilities of its labels,
+    ``(T,)`` each.
     """
     numbers, count = gold_sentences(example), 0
     right = zip(arcs.right.tolist(), arcs.labelled_right.tolist())

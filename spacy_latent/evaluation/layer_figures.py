@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from spacy_latent.models.inspection import Uncertainty
     from spacy_latent.structures.base import Structure
 
-# Structures of shorter spans are nearly all alike.
+# Spans of fewer tokens are left out, since their structures are nearly all alike.
 LONG_ENOUGH = 4
-# Least logarithm of the number of structures of a span that has several. One token has a single
-# structure, and so has a span of which all tokens have to be chosen.
+# Least logarithm of the number of structures of a span with more than one. A span of one token has
+# a single structure, and so has a span whose tokens must all be chosen.
 SEVERAL = math.log(1.5)
 
-# Uncertainty of each span of a doc, by the number of the doc; missing where it is not known.
+# Uncertainty of each span of a doc, by the number of the doc. Docs without it are missing.
 Known = Mapping[int, Sequence["Uncertainty"]]
 
 
@@ -179,7 +179,7 @@ def between(
     compared: Mapping[str, tuple[Language, list[Example]]],
     random: Spans | None,
 ) -> OtherModels:
-    """Compute the agreement of every two models on the structures of a layer."""
+    """Compute the agreement of each two models on the structures of a layer."""
     all_spans = {"this": spans}
     for name, (nlp, examples) in compared.items():
         keys = [key for found in latent_components(nlp).values() for key in found.layers]

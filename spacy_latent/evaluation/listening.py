@@ -1,7 +1,7 @@
 """Listeners of a pipeline, and mistakes that keep vectors or gradients from them.
 
-In training spaCy reports few of these mistakes, and late. A listener without vectors fails in the
-first step, with advice that is mostly about another mistake.
+In training, spaCy reports only some of these mistakes. A listener without vectors fails in the
+first step, with an error whose advice usually concerns another mistake.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def listeners_in(pipe: Any) -> list[tuple[Model, str]]:
 
 def listenings(nlp: Language) -> list[Listening]:
     """Return the listeners of all enabled components, in the order of the pipeline."""
-    # spaCy does this before training. Changes in Python since loading are not linked yet.
+    # Link listeners as spaCy does before training, since components may have been added in Python.
     nlp._link_components()
     found = []
     for place, (component, pipe) in enumerate(nlp.pipeline):
@@ -129,7 +129,7 @@ def _without_vectors(nlp: Language, one: Listening, annotating: set[str]) -> Ite
         listener, kind = "listener", " or ".join(suitable) or "a component that sends vectors"
         there = ", ".join(nlp.component_names)
         text = no_such_component(component, name, there, suitable, listener, kind)
-        # Each of spaCy's listeners reads vectors that a tok2vec writes on docs in training.
+        # Any listener of spaCy reads vectors that an annotating tok2vec writes on docs in training.
         reads = [
             other
             for other in suitable
@@ -230,7 +230,7 @@ def _of_gradient(
     is_encoder = isinstance(pipe, LatentEncoder)
     awake = [one for one in listening if one.component not in frozen]
     if not awake and not (is_encoder and pipe.cfg["supervision"]):
-        # A tok2vec or transformer may be pre-trained, and stay as it is.
+        # A frozen tok2vec or transformer may be intended, if it is pre-trained.
         yield Diagnostic(
             "error" if is_encoder else "warning",
             "frozen-listeners",

@@ -1,4 +1,4 @@
-"""Mistakes in a pipeline or its config with which it learns nothing, or less, without an error."""
+"""Mistakes in a pipeline or its config that cause no error, but prevent or reduce learning."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _is_without_weights(pipe: Any) -> bool:
     model = getattr(pipe, "model", None)
     if not isinstance(model, Model):
         return False
-    # A transformer has no Thinc weights, and no width before its own weights exist.
+    # A transformer has no Thinc weights, and no width before its weights are loaded.
     if hasattr(pipe, "listener_map") and model.has_dim("nO") is None:
         return True
     return any(node.has_param(name) is None for node in model.walk() for name in node.param_names)
@@ -149,7 +149,7 @@ def _of_encoder(
     listening = list(pipe.listening_components)
     supervised = bool(pipe.cfg.get("supervision"))
     names = nlp.pipe_names
-    # spaCy shows a component only the components after it.
+    # spaCy offers a component only the components after it.
     early = any(
         component in _upstream(other) for _, other in nlp.pipeline[: names.index(component)]
     )
@@ -309,7 +309,7 @@ def _of_kernels() -> Iterable[Diagnostic]:
 
 
 def _of_stored_names(nlp: Language) -> Iterable[Diagnostic]:
-    """Yield names of ``doc._.latent`` under which several structures are written; one stays."""
+    """Yield names in ``doc._.latent`` to which several layers write; only the last remains."""
     writers: dict[str, list[str]] = {}
     for component, pipe in nlp.pipeline:
         model = getattr(pipe, "model", None)
@@ -330,7 +330,7 @@ def _of_stored_names(nlp: Language) -> Iterable[Diagnostic]:
 def _of_wildcards(nlp: Language) -> Iterable[Diagnostic]:
     encoders = 0
     for name, pipe in nlp.pipeline:
-        # Before the first encoder, "*" can only mean a tok2vec or transformer of spaCy.
+        # Before the first latent encoder, "*" can only match a tok2vec or transformer of spaCy.
         if encoders and "*" in _upstream(pipe, Tok2VecListener):
             yield warning(
                 "wildcard",

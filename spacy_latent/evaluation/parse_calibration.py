@@ -1,19 +1,21 @@
 """Calibration of the probabilities of arcs, labels and whole trees of ``latent_parser``.
 
-The scores of arcs are divided by a temperature, which changes every probability of trees and
-arcs, and those of labels by another. Neither changes the best tree or its labels. Each temperature
-is where the probabilities of the arcs, or labels, that the parser finds have the least mean loss,
-−log of the probability of what is the case. Arcs that cannot be right, since their sentence is
+The scores of arcs are divided by a temperature, and the scores of labels by another. This changes
+the probabilities of arcs, trees and labels, but neither the best tree nor its labels. Each
+temperature minimises the mean loss of the predicted arcs, or of their labels: −log of the
+probability of the outcome, right or wrong. Arcs that cannot be right, since their sentence is
 wrong, count too.
 
-The probabilities of arcs are then mapped to confidences, as those of entities are: by a slope and a
-shift of the log-odds, with or without a shift for the most probable label of each arc. A labelled
-arc has the confidence of its arc times the probability of the label given the arc, so that it is
-never more probable than its arc. Single trees and their weights are not mapped by it.
+The probabilities of arcs are then mapped to confidences, as for entities: by a slope and a shift of
+the log-odds, with or without a further shift for the most probable label of the arc. The confidence
+of a labelled arc is the confidence of the arc times the probability of the label given the arc. So
+it is never above the confidence of the arc. This map does not apply to single trees and their
+weights.
 
-A whole tree is right if its sentence and each of its arcs is. Its probability under the model is
-that of the sentence, of the tree at this temperature, and of its labels. It is then mapped to a
-confidence: a slope and a shift of the log-odds, for trees with labels and for those without.
+A whole tree is right if its sentence and each of its arcs is right. Its probability under the model
+is the product of the probabilities of the sentence, of the tree at the temperature, and of its
+labels. A slope and a shift of the log-odds map it to a confidence. Trees with and without labels
+have separate maps.
 """
 
 from __future__ import annotations
@@ -63,12 +65,12 @@ from spacy_latent.structures.derivatives import recording
 
 @dataclass
 class Fitted:
-    """The predictions that a calibration was fitted to.
+    """Predictions to which a calibration was fitted.
 
     Attributes:
-        gain: gain of predictions left out of the fit, in five folds of texts.
+        gain: reduction of the loss of predictions left out of the fit, in five folds of texts.
         before, after: predictions with their probabilities as trained, and as calibrated.
-        crossed: predictions of each text with what is fitted to the other folds.
+        crossed: predictions of each text with confidences from a fit to the other folds.
     """
 
     gain: Gain
@@ -93,7 +95,7 @@ class FittedTemperature(Fitted):
 class FittedMap(Fitted):
     """A slope and a shift of log-odds, 1 and 0 if they were not kept, for arcs or whole trees.
 
-    The gain is over the predictions at the temperature alone.
+    The gain is measured against the same predictions with only the temperature.
 
     Attributes:
         shifts: further shift by label, for arcs; empty for no such shifts.
@@ -117,8 +119,8 @@ class CalibratedParses:
 
     Attributes:
         arcs: the temperature of trees, with the confidences of arcs.
-        labelled: the temperature of labels, with those of labelled arcs. Its gain is of the labels
-            of right arcs.
+        labelled: the temperature of labels, with the confidences of labelled arcs. Its gain is
+            measured on the labels of right arcs.
         confidences: the map of arcs, with the same confidences as ``arcs``.
         labelled_trees: the map of whole trees with their labels.
         covered: coverage of the sets of heads on the texts of the fit, or None without sets.
@@ -134,7 +136,7 @@ class CalibratedParses:
 
     @property
     def fits(self) -> tuple[FittedTemperature | FittedMap, ...]:
-        """The fits with predictions of different nouns."""
+        """The fits, each with another kind of prediction."""
         return self.arcs, self.labelled, self.trees, self.labelled_trees
 
 
@@ -229,10 +231,11 @@ def measure(
 def precise_arcs(
     found: CalibratedParses, precision: float, *, confidence: float | None = 0.9, few: bool = False
 ) -> dict[str, ThresholdResult]:
-    """Return the least probability from which on arcs, or whole trees, have a precision.
+    """Return the lowest thresholds at which arcs, and whole trees, have a precision.
 
-    A parser drops no arc, so it has no such setting: select by the probabilities. The
-    other arguments are those of :func:`spacy_latent.evaluation.entity_calibration.set_precision`.
+    A parser has no setting for such a threshold, since it drops no arcs. Select arcs and trees by
+    their probabilities. For the other arguments see
+    :func:`spacy_latent.evaluation.entity_calibration.set_precision`.
 
     Args:
         found: result of :func:`calibrate`.
@@ -260,7 +263,7 @@ def _fit(
 ) -> CalibratedParses:
     folds, own = folds_of(documents), table.arcs
     arcs = TemperatureFit.of(own.said, own.right, own.texts, folds)
-    # A label can only be right with its arc.
+    # Only labels of right arcs count, since a label of a wrong arc cannot be right.
     worded = own.right & ~own.roots
     labels = TemperatureFit.of(
         own.of_labels[worded], own.labelled_right[worded], own.texts[worded], folds
@@ -349,8 +352,8 @@ def _fit_map(
     """Fit the map of whole trees.
 
     Args:
-        warm, left_out: their probabilities at the temperature, and at those of the other folds,
-            ``(S,)``.
+        warm, left_out: probabilities of the trees at the temperature, and at the temperatures
+            fitted to the other folds, ``(S,)``.
         folds: fold of each doc, ``(D,)``.
     """
     apart = replace(before, probabilities=left_out.tolist())
@@ -362,6 +365,6 @@ def _fit_map(
 
 
 def _at_most(labelled: JudgedEntities, trees: JudgedEntities) -> JudgedEntities:
-    """Return labelled trees with probabilities that are not above those of the same trees."""
+    """Return labelled trees, with probabilities reduced to those of the same unlabelled trees."""
     pairs = zip(labelled.probabilities, trees.probabilities)
     return replace(labelled, probabilities=[min(pair) for pair in pairs])

@@ -47,7 +47,7 @@ def check_precision(name: str, precision: object, point_estimate: bool) -> None:
 
 
 def checked_coverage(coverage: object) -> float | None:
-    """Return a coverage of sets as a float, since those of numpy cannot be stored; None for None.
+    """Return a coverage of sets as a Python float, which can be stored; None for None.
 
     Raises:
         LatentError: unless it is None, or a number between 0 and 1.
@@ -64,7 +64,7 @@ def precise_threshold(
 ) -> ThresholdResult:
     """Return the lowest threshold at which predictions have a precision.
 
-    The other arguments, the result and the errors are those of
+    For the other arguments, the result and the errors see
     :func:`spacy_latent.evaluation.entity_calibration.set_precision`.
 
     Args:

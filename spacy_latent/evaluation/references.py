@@ -48,8 +48,8 @@ class ComparedLayer:
     Attributes:
         key: name under which the layer's structures are stored.
         spans: the layer's structures, by the index of the doc.
-        controls: by the index of the doc, structures of no model for each span, by name. They have
-            the form of ``comparable`` of the kind.
+        controls: by the index of the doc, control structures of each span, by name. They have the
+            form that ``comparable`` of the kind returns.
         random: trees of the same set, drawn uniformly, or None.
         trees: the reference's tree of each doc, or None if there is no tree.
         heads: the reference's heads at the predicted tokens of each doc, −1 if unknown.
@@ -75,7 +75,7 @@ class ComparedLayer:
 
         Args:
             whole: function that joins the structures of a doc. Its arguments are the spans of the
-                doc, and structures to use in place of theirs, or None.
+                doc, and None or other structures for these spans.
 
         Returns:
             The joined structures, by the name of the row and the index of the doc.
@@ -236,7 +236,7 @@ def _place(span: SpanStructure) -> tuple[int, int, str]:
 def _common_counts(
     gold: Sequence[SpanStructure], own: Sequence[np.ndarray]
 ) -> tuple[float, float, float]:
-    """Return the common parts, and half the sum of the parts of both sides, twice.
+    """Return the number of common parts, and the mean number of parts of both sides two times.
 
     The F1 of these counts equals the F1 of the structures.
     """

@@ -1,8 +1,8 @@
 """Calibration of the confidences of spans of ``tree_spancat`` on held-out text.
 
-The scores of spans are divided by a temperature, so that all trees and spans have other
-probabilities. A slope and shifts of the log-odds then map these to confidences. The
-predicted spans stay the same.
+The scores of spans are divided by a temperature, which changes the probabilities of all trees and
+spans. A slope and shifts of the log-odds then map these to confidences. The predicted spans stay
+the same.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def calibrate(
 ) -> Calibrated:
     """Fit the calibration of a ``tree_spancat`` and store it in the component if it gains.
 
-    It gains if spans of texts left out of the fit, in five folds, gain by more than the standard
-    error of that gain. Otherwise the component is as it was trained. A text without the group
-    ``spans_key`` does not count.
+    The gain is measured on spans of texts left out of the fit, in five folds. If it is not larger
+    than its standard error, the component stays as trained. Texts without the group ``spans_key``
+    do not count.
 
     Args:
         examples: as in :func:`spacy_latent.evaluation.entity_calibration.calibrate`, with spans.
@@ -139,7 +139,7 @@ def _fit(
         found = replace(counts, temperature=math.exp(fit.best), **vars(sure))
     kept = found != counts
     pipe.calibration = found if kept else None
-    # Once if both are 1.
+    # Compute them once if both temperatures are 1.
     temperatures = tuple(dict.fromkeys((1.0, found.temperature)))
     after, sets = _judge(pipe, made, progress, temperatures)
     return Calibrated(
@@ -259,7 +259,7 @@ def _predicted(pipe: Any, docs: list[Doc]) -> list[tuple[list[tuple[int, int, st
             rows[d].append(said[i : i + 1])
     made = []
     for own, parts in zip(places, rows):
-        # As predictions are listed, so that both say the same of the same span.
+        # In the order of the predictions, so that both refer to the same span.
         keys = [(start, -end, labels.index(label)) for start, end, label in own]
         order = sorted(range(len(own)), key=keys.__getitem__)
         said = np.concatenate(parts)

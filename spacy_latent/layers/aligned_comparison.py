@@ -14,9 +14,10 @@ from spacy_latent.layers.two_texts import join_texts, split_texts
 class AlignedComparison(Composer):
     """Comparison r = G([v; β; v − β; v ∘ β]) of each word, from token vectors of two texts.
 
-    The texts follow each other, and lengths are ``(B, 2)``. For word i of the first text β is Σ_j
-    z[i, j] b_j, for word j of the second Σ_i z[i, j] a_i, a mean if the sum of z is over 1. G is
-    linear, relu, linear, relu, the same for both texts. A word without any alignment has β = 0.
+    The texts follow each other, and lengths are ``(B, 2)``. β is Σ_j z[i, j] b_j for word i of the
+    first text, and Σ_i z[i, j] a_i for word j of the second. It is divided by the sum of z if this
+    is above 1. G is linear, relu, linear, relu, the same for both texts. A word without any
+    alignment has β = 0.
     """
 
     parts = "cells"
@@ -33,7 +34,7 @@ class AlignedComparison(Composer):
 
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
         first, second = split_texts(vectors, lengths, type(self).__name__)
-        # A batch may be a part of the batch for which z was made.
+        # The batch may be a part of the batch for which z was computed.
         cells = z.to(vectors.dtype)[:, : first.shape[1], : second.shape[1]]
         of_first = cells @ second / cells.sum(2, keepdim=True).clamp_min(1.0)
         turned = cells.transpose(1, 2)
@@ -46,7 +47,7 @@ def build_aligned_comparison_v1(output_width: int | None = None) -> ComposerBuil
     """Return a builder of :class:`AlignedComparison`.
 
     Args:
-        output_width: None keeps the input's width.
+        output_width: width of the result; None for the input's width.
     """
     check_output_width("AlignedComparison", output_width)
     return partial(AlignedComparison, output_width=output_width)

@@ -20,8 +20,7 @@ class ArcLabeller(nn.Module):
     head and modifier. Only requested arcs are labelled: for a sentence of n words the n arcs of one
     tree, and not all n².
 
-    The products of an arc are O(hidden_width²) numbers. Prediction keeps those of some arcs at a
-    time.
+    An arc needs O(hidden_width²) numbers. Prediction processes some arcs at a time to bound memory.
     """
 
     def __init__(self, width: int, hidden_width: int, labels: int) -> None:
@@ -29,7 +28,7 @@ class ArcLabeller(nn.Module):
         check_hidden_width("ArcLabeller", hidden_width)
         self.head = nn.Linear(width, hidden_width)
         self.modifier = nn.Linear(width, hidden_width)
-        # Weights of the products of all pairs of features. Each role has a constant feature, too.
+        # Weights of the products of all pairs of features. Each role also has a constant feature.
         self.weight = nn.Parameter(torch.empty(labels, (hidden_width + 1) ** 2))
         nn.init.xavier_uniform_(self.weight)
         self.position = nn.Parameter(torch.zeros(2 * DISTANCE_BUCKETS, labels))
@@ -53,13 +52,14 @@ class ArcLabeller(nn.Module):
 
     @property
     def learned(self) -> bool:
-        """State of training: False while the weights of positions have their initial value, 0."""
+        """True after training. Before it, the weights of positions are 0."""
         return bool(self.position.any())
 
     def grow(self, labels: int, behind: float) -> None:
         """Extend the module to this number of labels.
 
-        The first labels score as before. New ones score as the mean of them, less ``behind``.
+        The scores of the present labels do not change. The score of a new label is their mean minus
+        ``behind``.
         """
         known, width = self.weight.shape
         weight = self.weight.new_zeros(labels, width)

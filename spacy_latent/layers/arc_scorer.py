@@ -23,10 +23,11 @@ class ArcScorer(EncodedScorer):
     """Scores ``(B, n+1, n+1)``, [head, modifier], with a learned vector for the root, node 0.
 
     Args:
-        encoder: gives the scorer, and only the scorer, the context of each token; its module maps
-            ``(B, n, d)`` and lengths ``(B,)`` to ``(B, n, output_width)``.
-        distance: add a learned bias for the distance of head and modifier, in powers of two.
-        direction: add a learned bias for heads before their modifier.
+        encoder: builder of a module that gives the context of each token to the scorer alone. The
+            module maps ``(B, n, d)`` and lengths ``(B,)`` to ``(B, n, output_width)``.
+        distance: whether to add a learned bias for the distance of head and modifier, in powers of
+            two.
+        direction: whether to add a learned bias for heads before their modifier.
     """
 
     parts = "arcs"

@@ -13,12 +13,12 @@ from spacy_latent.layers.hashed_words import HashedWordDecoder, check_size
 class BagOfWords(HashedWordDecoder, Decoder):
     """Decoder that draws each word independently.
 
-    A word that the structure shows is drawn from softmax(b). Any other word is drawn from softmax(W
-    v + b), with v the text as the structure shows it.
+    A word that the text's vector v contains is drawn from softmax(b). Any other word is drawn from
+    softmax(W v + b).
 
     A word is a row of the table W, by its hash. Words that share a row are one word here, so memory
     is bounded and there is no vocabulary to store. Each probability belongs to a row. Initially,
-    softmax(b) is the frequency of each row in the training texts, with one more of each.
+    softmax(b) is the frequency of each row in the training texts, with one added to each count.
     """
 
     def __init__(self, width: int, size: int = 2000, attr: str = "NORM") -> None:

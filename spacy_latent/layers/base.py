@@ -1,8 +1,8 @@
 """Contracts of the two halves of a latent layer: scorers of parts, composers of vectors.
 
-A config names a scorer or composer by a function that takes its options and returns a *builder*.
-This is a picklable callable from the input width to the module, because the width is known only
-when the model is put together.
+A config names a function that takes the options of a scorer or composer and returns a *builder*. A
+builder is a picklable callable from the input width to the module, since the width is only known
+when the model is built.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class PartScorer(nn.Module):
     Attributes:
         parts: kind of the scored parts, see :class:`spacy_latent.structures.base.Structure`; empty:
             not checked.
-        decides: name of the structure whose decisions it scores while they are taken. The scores
-            are then empty, and :meth:`bind` provides the scores. Empty if it scores parts.
+        decides: name of the structure whose decisions it scores one after another; empty if it
+            scores parts. The output of such a scorer is all zeros, and the structure of
+            :meth:`bind` computes the scores.
         counts: whether it has :meth:`counters`.
     """
 
@@ -48,14 +49,14 @@ class PartScorer(nn.Module):
     def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor: ...
 
     def counters(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """Return the running numbers ``(B, n, K)`` by which it scores, for inspection.
+        """Return the counters ``(B, n, K)`` from which it computes scores, for inspection.
 
         Values at padding have no meaning.
         """
         raise NotImplementedError(f"{type(self).__name__} has no counters.")
 
     def cost(self, vectors: Tensor, lengths: Tensor) -> Tensor | None:
-        """Return a term ``(B,)`` of the objective in training, over the batch's tokens, or None."""
+        """Return a cost ``(B,)`` in training, whose sum per token is in the objective, or None."""
         return None
 
     def bind(
@@ -63,8 +64,8 @@ class PartScorer(nn.Module):
     ) -> Structure:
         """Return the structure that estimators get with the scores of these vectors.
 
-        A structure with scores of parts must be returned as it is: its annotations and entropies
-        are computed from these scores alone.
+        Return a structure with scores of parts unchanged: its annotations and entropies are
+        computed from these scores alone.
         """
         return structure
 
@@ -76,7 +77,7 @@ class Composer(nn.Module):
     values at padding. Two texts are given as to a scorer.
 
     Items must not depend on each other, and only torch's dropout modules may draw random numbers.
-    Parts of a batch may be composed apart, and equal structures of an item once.
+    Parts of a batch may be composed separately, and equal structures of an item only once.
 
     Attributes:
         requires_hard: whether the structures must be 0/1.
@@ -96,9 +97,9 @@ class Composer(nn.Module):
     ) -> Tensor:
         """Compose structures ``(S, *parts)`` over the tokens of B items.
 
-        On a CPU the items may be split into ranges, each on a free thread. This happens if it saves
-        time, if nothing traces the code, and without dropout and autocast, which other threads
-        would not have. The ranges do not depend on the number of threads, and neither do gradients.
+        On a CPU the items may be split into ranges, each on a free thread, if this saves time. They
+        are not split if the code is traced, or with dropout or autocast, which apply to one thread
+        only. Neither ranges nor gradients depend on the number of threads.
 
         Args:
             item: ``(S,)`` int64, the item of each structure; None if there is one for each.
@@ -170,7 +171,7 @@ class Composer(nn.Module):
         return (z[:, 0, 1:, None] * composed).sum(1)
 
     def _cost(self, vectors: Tensor, z: Tensor) -> float:
-        """Return the estimated nanoseconds on one CPU thread: a few linear maps of each token."""
+        """Return the estimated nanoseconds on one CPU thread, by default for a few linear maps."""
         if vectors.device.type != "cpu":
             return 0.0
         return len(z) * vectors.shape[1] * vectors.shape[2] * self.output_width / 6
@@ -181,7 +182,7 @@ ComposerBuilder = Callable[[int], Composer]
 
 
 def drops(module: nn.Module) -> bool:
-    """Return whether the same call of the module may give another result."""
+    """Return whether the module has active dropout, so that equal calls may differ."""
     return module.training and any(
         isinstance(child, _DropoutNd) and child.p > 0 for child in module.modules()
     )

@@ -17,7 +17,7 @@ from spacy_latent.structures.base import Structure
 Index = tuple["int | slice", ...]
 # 1 + exp(−SURE) is 1 in float64.
 SURE = 40.0
-# Larger scores are masks, and do not count for the bonus.
+# Scores of a larger magnitude are masks. They do not count for the size of the bonus.
 MASK = 1e6
 
 
@@ -47,9 +47,9 @@ def constrained_scores(
 
     They are in float64, since a forced part may outweigh all others.
 
-    A part is forbidden by −inf. It is forced by forbidding its rivals if the structure has
-    ``exclusive_axes``, and for binary trees the spans that cross it. Otherwise its score is
-    increased by more than all others together can weigh.
+    A part is forbidden by −inf. If the structure has ``exclusive_axes``, a part is forced by
+    forbidding the parts that exclude it. A span of binary trees is forced by forbidding the spans
+    that cross it. Otherwise the part's score is increased by more than all other scores together.
 
     Raises:
         LatentError: a place is no part.
@@ -94,9 +94,9 @@ def _force(structure: Structure, scores: Tensor, place: Index, bonus: float) -> 
         scores[first + 1 : last + 1, last + 1 :] = -torch.inf
         if not blocked:
             return
-        # A part that is also forbidden, or crossed by a forced one, is reported by check_forced.
-    # The bonus is the same for all forced parts. A structure with more of them thus outweighs any
-    # with fewer.
+        # check_forced reports a forced part that is also forbidden, or crosses another forced part.
+        # The bonus is the same for all forced parts, so a structure with more of them outweighs any
+        # with fewer.
     scores[place] += bonus
 
 

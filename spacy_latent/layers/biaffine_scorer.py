@@ -58,6 +58,6 @@ def build_biaffine_scorer_v1(
     """Return a builder of :class:`BiaffineScorer`; arguments as for :class:`ArcScorer`.
 
     Args:
-        hidden_width: of each role's hidden layer.
+        hidden_width: width of each role's hidden layer.
     """
     return arc_scorer_builder(BiaffineScorer, hidden_width, encoder, distance, direction)

@@ -36,7 +36,7 @@ def build_bilstm_v1(hidden_width: int = 32, layers: int = 1) -> EncoderBuilder:
     """Return a builder of an LSTM from the left and one from the right over each text.
 
     Args:
-        hidden_width: of each direction.
+        hidden_width: width of each direction.
         layers: number of LSTM layers.
     """
     check_whole("BiLSTM", hidden_width=hidden_width, layers=layers)

@@ -28,22 +28,22 @@ State = tuple[Tensor, Tensor]
 class BinaryTreeComposer(Composer):
     """Composer of binary trees from the leaves up.
 
-    The ``output`` determines the vector of each token. A subclass defines a leaf, and the
-    composition of two halves. Both are states with a hidden part, which is visible outside, and a
+    The ``output`` determines the vector of each token. A subclass defines the states of leaves, and
+    the composition of two halves. A state has a hidden part, which is part of the result, and a
     memory, of any width or none.
 
     One batched step handles each level of all trees, from the deepest, over the nodes of that
-    level. Time and memory are O(n·output_width) for a tree, whatever its depth. A state enters the
-    node above it as a product with its z. So the gradient at z of a surrogate estimator exists for
-    the spans of the tree. It is 0 for other spans, which have no state. Spans of one token in z
-    have no effect. If z gets no gradient, subtrees that several trees of an item have in common are
+    level. Time and memory are O(n·output_width) for a tree, whatever its depth. A state is
+    multiplied by its z before it enters the node above it. So surrogate estimators get a gradient
+    at z for the spans of the tree. It is 0 for other spans, which have no state. Spans of one token
+    in z have no effect. If z needs no gradient, equal subtrees of several trees of an item are
     composed once.
 
     Args:
         output: "constituents" for the state of the token's leaf, plus the mean of the states of the
-            spans of two and more tokens that contain it. The root's, and so the whole sentence's,
-            is among them. "root" for the state of the whole sentence. A text classifier then sees
-            nothing else, with any reduction.
+            spans of two and more tokens that contain it, including the whole sentence. "root" for
+            the state of the whole sentence: a text classifier then reads nothing else, whatever its
+            reduction.
     """
 
     parts = "spans"
@@ -155,7 +155,8 @@ class BinaryTreeComposer(Composer):
         states: list[Tensor] = []
         cells: list[Tensor] = []
         for level in range(spans.levels, -1, -1):
-            # A level is its leaves, then its spans, whose halves are all on the level below.
+            # A level has first its leaves, then its spans. The halves of its spans are on the level
+            # below.
             leaf, span = leaves[level], inner[level]
             row = spans.leaf_item[leaf] * longest + spans.leaf_token[leaf]
             state, memory = hidden[row], cell[row]
@@ -251,7 +252,7 @@ class Spans:
         item, first, last: indices of the span in z.
         node, left, right: places of the span and of its halves in ``(B, 2n)`` nodes, flattened.
         depth: number of spans around it.
-        leaf_item, leaf_token, leaf_depth: the same of the tokens.
+        leaf_item, leaf_token, leaf_depth: item, index and depth of each token.
         levels: the greatest depth of a token.
     """
 
@@ -271,8 +272,8 @@ class Spans:
 def read_spans(z: Tensor, lengths: Tensor) -> Spans:
     """Return the spans of hard trees ``(B, n, n)``.
 
-    The place of a span is the place of its split, the last token of its left half. It differs for
-    all spans of a tree.
+    The place of a span is the last token of its left half, which is different for all spans of a
+    tree.
 
     Raises:
         LatentError: an item's spans do not make a binary tree.
@@ -287,7 +288,7 @@ def read_spans(z: Tensor, lengths: Tensor) -> Spans:
     item, first, last = chosen.nonzero(as_tuple=True)
     split = ends[item, first, last - 1]
     whole = chosen[item, split + 1, last] | (split + 1 == last)
-    # The root and its descendants without the leaves are n − 1 spans: there must be no others.
+    # A binary tree has n − 1 spans of two and more tokens: there must be no others.
     tree = chosen.flatten(1).sum(1) == (size - 1).clamp_min(0)
     if longest:
         root = chosen[:, 0].gather(1, (size - 1).clamp_min(0)[:, None]).squeeze(1)
@@ -362,7 +363,7 @@ def build_binary_tree_lstm_v1(
     """Return a builder of :class:`BinaryTreeLstm`, which describes ``output``.
 
     Args:
-        output_width: None keeps the input's width.
+        output_width: width of the result; None for the input's width.
     """
     check_output_width("BinaryTreeLstm", output_width)
     check_output("BinaryTreeLstm", output)

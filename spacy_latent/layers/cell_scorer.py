@@ -21,8 +21,8 @@ NEIGHBOUR = 0.4
 class CellScorer(EncodedScorer):
     """Scores ``(B, n, m)`` of cells, with n and m the longest of the first and the second texts.
 
-    The input are token vectors ``(B, N, d)`` of two texts, one after the other, and lengths
-    ``(B, 2)``.
+    The inputs are token vectors ``(B, N, d)`` of two texts, one after the other, and lengths ``(B,
+    2)``.
 
     With similarity "dot", c[i, j] = F a_i · G b_j / √hidden_width, bilinear in a and b; with
     ``shared`` G = F (Parikh et al. 2016, equation 1). With "cosine", c[i, j] = α (cos(F a_i, G b_j)
@@ -30,8 +30,9 @@ class CellScorer(EncodedScorer):
 
     s[i, j] = c[i, j] + Σ_k w_k (c[i−k, j−k] + c[i+k, j+k]) − w_0 |i/(n−1) − j/(m−1)|
 
-    over the ``neighbours`` k = 1, 2, ..., whose words are often aligned if these are. The last term
-    is the distance from the diagonal if ``distance`` is set. w_0 and w_k are learned.
+    over the ``neighbours`` k = 1, 2, ..., since neighbours of aligned words are often aligned. The
+    last term, the distance from the diagonal, is only there if ``distance`` is set. w_0 and w_k are
+    learned.
     """
 
     parts = "cells"
@@ -111,10 +112,10 @@ def build_cell_scorer_v1(
     """Return a builder of :class:`CellScorer`.
 
     Args:
-        hidden_width: of the projection of the words; None to compare the vectors themselves.
+        hidden_width: width of the projection of the words; None to compare the vectors themselves.
         similarity, shared, neighbours, distance: see :class:`CellScorer`.
-        scale, margin: α and β of the cosine to start from.
-        encoder: gives the scorer, and only the scorer, the context of each word within its text;
+        scale, margin: initial α and β of the cosine.
+        encoder: module that gives the context of each word within its text to the scorer alone;
             None for the word vectors themselves.
     """
     check_hidden_width("CellScorer", hidden_width)

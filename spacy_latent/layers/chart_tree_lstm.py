@@ -13,7 +13,7 @@ from torch import Tensor
 from spacy_latent.layers.base import ComposerBuilder, check_output_width
 from spacy_latent.layers.binary_tree_lstm import BinaryTreeLstm, Output, State, check_output
 
-# If the sum over its splits is below this, a span has no halves, and no result contains it.
+# If the sum over its splits is below this, a span has no halves, and is in no result.
 LEAST = 1e-9
 
 
@@ -26,17 +26,18 @@ class ChartTreeLstm(BinaryTreeLstm):
 
     with the same weights for memories, and z = 1 for single tokens. For a hard tree the result is
     the same as BinaryTreeLstm's with the same weights. The cited methods mix the compositions of
-    all splits, which costs a cell for each. Here halves are mixed, and each span has one cell. For
-    soft z, both halves of a split count as independent, since marginals do not determine more.
+    all splits, and compute a cell for each. Here the halves are mixed first, so that each span has
+    one cell. For soft z, both halves of a split count as independent, since marginals do not
+    determine their dependence.
 
     The gradient at z reaches all spans, also spans that are in no tree. There are n steps. Time is
     O(n³·output_width) for additions and O(n²·output_width²) for products, memory
     O(n²·output_width).
 
     Args:
-        output: "constituents" for the state of the token's leaf, plus the mean of the states of the
-            spans of two and more tokens that contain it, weighted by z; if the sum of z is below 1,
-            there is no division by it. "root" for the state of the whole sentence.
+        output: "constituents" for the state of the token's leaf, plus the mean, weighted by z, of
+            the states of the spans of two and more tokens that contain it. The divisor of this mean
+            is at least 1. "root" for the state of the whole sentence.
     """
 
     requires_hard = False
@@ -47,7 +48,7 @@ class ChartTreeLstm(BinaryTreeLstm):
         leaf_hidden, leaf_cell = self.leaves(vectors)
         if not longest:
             return leaf_hidden
-        # States with memories, and z, of the spans of each length, by first token.
+        # States, memories and z of the spans of each length, by first token.
         states = [torch.cat([leaf_hidden, leaf_cell], -1)]
         weights = [z.new_ones(batch, longest)]
         above, total = torch.zeros_like(leaf_hidden), z.new_zeros(batch, longest)
@@ -100,7 +101,7 @@ def build_chart_tree_lstm_v1(
     """Return a builder of :class:`ChartTreeLstm`, which describes ``output``.
 
     Args:
-        output_width: None keeps the input's width.
+        output_width: width of the result; None for the input's width.
     """
     check_output_width("ChartTreeLstm", output_width)
     check_output("ChartTreeLstm", output)

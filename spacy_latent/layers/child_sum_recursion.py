@@ -15,13 +15,13 @@ from spacy_latent.layers.shared_structures import SharedSubtrees
 class ChildSumRecursion(torch.autograd.Function):
     """Hidden states ``(R, d)`` of distinct subtrees, one batched step for each height.
 
-    A step forward adds up what the children of each state send. A step backward adds up what its
-    parents send, so that no step adds to rows in an arbitrary order.
+    A forward step sums the messages of the children of each state. A backward step sums the
+    messages of its parents, so that no step adds to rows in an arbitrary order.
 
     Args:
         shared: subtrees whose tokens have no state of their own before the first round.
-        gates: ``(T, 3d)``, the part of the input, output and update gates by tokens.
-        forget: ``(T, d)``, the part of the forget gates by tokens.
+        gates: ``(T, 3d)``, the terms of the input, output and update gates that depend on tokens.
+        forget: ``(T, d)``, the terms of the forget gates that depend on tokens.
         from_children: ``(3d, d)``, applied to the sum of the children's hidden states.
         forget_from_child: ``(d, d)``, applied to the hidden state of each child.
     """
@@ -41,7 +41,7 @@ class ChildSumRecursion(torch.autograd.Function):
         hidden, cell, tanh_of_cell, summed, forget_input = (
             forget.new_empty(states, size) for _ in range(5)
         )
-        # How each memory depends on the part of its forget gates that its token gives.
+        # Derivative of each memory with respect to the terms of its forget gates from its token.
         forget_slope = forget.new_zeros(states, size)
         active, kept = gates.new_empty(states, 3 * size), forget.new_empty(arcs, size)
         begin = first = 0
@@ -82,13 +82,13 @@ class ChildSumRecursion(torch.autograd.Function):
         source = torch.cat([round_.source for round_ in rounds])
         starts = torch.tensor([0, *sizes]).cumsum(0).tolist()
         parent = torch.cat([round_.target + at for round_, at in zip(rounds, starts)])
-        # The messages of each state are next to each other, in the order of the states.
+        # Sort messages by their source, so that those of a state are adjacent.
         order = source.argsort(stable=True)
         parent = parent.index_select(0, order)
         sent = torch.bincount(source, minlength=len(hidden))
         ends = torch.cat([sent.new_zeros(1), sent.cumsum(0)])[starts].tolist()
         of_cell, of_summed, of_forget_input = (torch.empty_like(hidden) for _ in range(3))
-        # Of the sums before the gates, in the order of ``gates``, and of the forget gates.
+        # Gradients for the inputs of the gates, in the order of ``gates``, and of the forget gates.
         of_sums = hidden.new_empty(len(hidden), 4 * size)
         for number in range(len(rounds) - 1, -1, -1):
             here = slice(starts[number], starts[number + 1])
@@ -140,7 +140,7 @@ class _Sums:
         return embedding_bag(rows, values, self.starts, mode="sum")
 
     def of_messages(self, values: Tensor) -> Tensor:
-        """Return ``(N, d)`` from values that are next to each other."""
+        """Return ``(N, d)`` from values that are adjacent."""
         if self.every is None:
             self.every = torch.arange(len(values))
         return self.of_rows(values, self.every)

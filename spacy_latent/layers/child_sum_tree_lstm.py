@@ -18,12 +18,12 @@ from spacy_latent.layers.shared_structures import SharedSubtrees, share_subtrees
 class ChildSumTreeLstm(Composer):
     """Composer by their equations 2 to 8, one batched step for each level of all trees.
 
-    The deepest level is first. If z has no gradient (atoms of SparseMAP, samples, prediction), a
-    step is over the tokens of its level. Time and memory are then O(n·output_width) for a tree,
-    whatever its depth. On a CPU, a subtree that several trees of an item have is composed once. If
-    z has a gradient, sums over children are products with z, so that the gradient of a surrogate
-    estimator exists for all arcs. This takes O(n²·output_width) time and O(n·output_width) memory
-    for each level.
+    Levels are composed from the deepest to the root. If z has no gradient (atoms of SparseMAP,
+    samples, prediction), each step only reads the tokens of its level. Time and memory are then
+    O(n·output_width) for a tree, whatever its depth. On a CPU, equal subtrees of several trees of
+    an item are composed once. If z has a gradient, sums over children are products with z. So
+    surrogate estimators get a gradient for all arcs. This takes O(n²·output_width) time and
+    O(n·output_width) memory for each level.
     """
 
     parts = "arcs"
@@ -61,7 +61,7 @@ class ChildSumTreeLstm(Composer):
         shared = self._share(vectors, z, of_each, item)
         if shared is None:
             return super().roots_of_range(vectors, z, lengths, item)
-        # Only the states of roots are read, not those of all tokens.
+        # Read only the states of roots.
         inside = torch.arange(z.shape[1] - 1) < of_each[:, None]
         tree, token = ((z[:, 0, 1:] > 0) & inside).nonzero().unbind(1)
         states = self._over_subtrees(vectors, shared)
@@ -72,12 +72,12 @@ class ChildSumTreeLstm(Composer):
         self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None
     ) -> SharedSubtrees | None:
         """Return the subtrees to compose, or None if they are composed level by level."""
-        # Tracers, transforms and autocast only see the operations of torch.
+        # Sharing is no operation of torch, so tracers, transforms and autocast would not see it.
         traced = torch.compiler.is_compiling() or is_transformed()
         if traced or torch.is_autocast_enabled(vectors.device.type):
             return None
         shared = share_subtrees(z, lengths, len(vectors), item, z.shape[1], False)
-        # Tokens on a cycle would read each other.
+        # Do not share trees with cycles, whose tokens read each other.
         return None if shared is None or shared.own else shared
 
     def _over_subtrees(self, vectors: Tensor, shared: SharedSubtrees) -> Tensor:
@@ -113,7 +113,7 @@ class ChildSumTreeLstm(Composer):
         batch, longest, _ = vectors.shape
         heads, present = read_heads(z)
         level = _levels(heads, present).flatten()
-        # Tokens level by level, the root's first: all children of a level are on the next.
+        # Tokens level by level, roots first. All children of a level are on the next level.
         order = level.argsort(stable=True)[int((level < 0).sum()) :]
         sizes = torch.bincount(level[order]).tolist()
         place = torch.zeros_like(level)
@@ -177,7 +177,7 @@ def build_child_sum_tree_lstm_v1(output_width: int | None = None) -> ComposerBui
     """Return a builder of :class:`ChildSumTreeLstm`.
 
     Args:
-        output_width: None keeps the input's width.
+        output_width: width of the result; None for the input's width.
     """
     check_output_width("ChildSumTreeLstm", output_width)
     return partial(ChildSumTreeLstm, output_width=output_width)

@@ -17,7 +17,7 @@ from spacy_latent.stages import periods
 from spacy_latent.structures.base import Structure
 
 KINDS: dict[str, type[Any]] = {"scorer": PartScorer, "composer": Composer}
-# Layers that are preferred if there are several: the simplest ones.
+# The simplest layers, which come first if several are compatible.
 FIRST = ("BiaffineScorer", "SpanScorer", "GraphConvolution", "SpanAttention")
 # Axes of the scores by the kind of the parts.
 AXES = {
@@ -30,7 +30,7 @@ AXES = {
 def check_kind(argument: str, given: object, expected: type, instead: str = "") -> None:
     """Refuse an object of another kind than expected.
 
-    Configs name all of these in one registry, so no other check prevents such a mistake.
+    Configs name objects of all kinds in one registry, so nothing else detects a wrong kind.
 
     Args:
         instead: a name in the registry of an object of the expected kind.
@@ -66,8 +66,8 @@ def check_parts(
     """Refuse combinations that cannot work, before any text is read.
 
     Args:
-        scorer, composer: the module, or a builder of it: its class, a partial call of it, as
-            configs give, or a function.
+        scorer, composer: the module, or its builder: its class, a partial of its class, as from a
+            config, or a function.
     """
     check_kind("structure", structure, Structure)
     check_kind("estimator", estimator, Estimator)
@@ -181,7 +181,7 @@ def compatible_layers(structure: Structure, estimator: Estimator) -> tuple[str, 
 def _class(part: object) -> Any:
     """Return the class of a module, or the class that its builder will call.
 
-    A builder that is a function of its own has no such class. Its parts are not checked.
+    Return None for any other builder. Its parts are not checked.
     """
     called = part.func if isinstance(part, partial) else part
     return called if isinstance(called, type) else type(called)

@@ -1,4 +1,4 @@
-"""Arc scores from continuous stacks, from which a word reads the words left open before it."""
+"""Arc scores from continuous stacks, from which each word reads earlier words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spacy_latent.layers.counting_scorer import with_noise
 from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder, check_hidden_width
 from spacy_latent.layers.parts_of_batch import predict_in_parts
 
-# Largest height of a stack that the root's score distinguishes.
+# Heights of a stack above this are the same for the root's score.
 LIMIT = 1.0
 
 
@@ -23,26 +23,26 @@ class ContinuousStackScorer(EncodedScorer):
     The height of a word is the amount that was pushed (the neural stack of Grefenstette et al.
     2015).
 
-    Word i pops u_i = σ(U v_i) from the top of each stack and then pushes itself with height d_i =
-    σ(D v_i). It reads the topmost 1 before its push: the amount of each earlier word within it. For
-    an arc the inputs are, from each stack, how much of the first word the second reads, and how
-    much of the second the first reads; the order of both and their distance; then the vectors of
-    both. A word is scored as a root by its vector and by the heights, up to 1, before it.
+    Word i first reads the topmost height of 1 of each stack: the amounts of earlier words in it.
+    Then it pops u_i = σ(U v_i) from the top, and pushes itself with height d_i = σ(D v_i). The
+    inputs for an arc are, for each stack, how much of the head the modifier reads, and how much of
+    the modifier the head reads. Other inputs are the order of both words, their distance and their
+    vectors. A word is scored as a root by its vector, and by the heights before it, up to 1.
 
     If operators are pushed and closing brackets pop, each word reads the operator of its list. This
-    holds at every depth of nesting, also if the lists of the training data were less deep.
+    holds at any depth of nesting, even beyond the depth of the training data.
 
-    No loop over words is needed. The remainder of word i reaches from the height of its start to
-    the least height of the stack since, d_i at most. So a stack is a counter that cannot fall below
-    0. An arc has one input from it instead of eight in
-    :class:`spacy_latent.layers.counter_scorer.CounterScorer`.
+    No loop over words is needed. The remainder of word i reaches from the height at which it starts
+    to the least height of the stack after its push, and is at most d_i. So a stack is a counter
+    that cannot fall below 0.
 
     Time and memory are O(n²·(K + hidden_width)), and time O(n²·hidden_width²) in addition. Outside
     of training the memory is bounded for all texts of a batch together.
 
     Args:
-        input_noise: standard deviation of noise added in training before σ. Learned values then
-            stand out from it: pushes and pops near 0 and 1, which hold for longer texts, too.
+        input_noise: standard deviation of noise added in training before σ. The model then learns
+            values that are robust to noise: pushes and pops near 0 and 1, which work for longer
+            texts, too.
         whole_steps: in prediction each push and pop is rounded to 0 or 1.
     """
 
@@ -63,7 +63,8 @@ class ContinuousStackScorer(EncodedScorer):
         self.whole_steps = whole_steps
         self.push = nn.Linear(self.width, stacks)
         self.pop = nn.Linear(self.width, stacks)
-        # For an arc: how much each reads of the other, whether the head is first, and the nearness.
+        # Inputs for an arc: how much each word reads of the other, whether the head is first, and
+        # exp(−distance).
         self.arc = nn.Linear(2 * stacks + 2, hidden_width)
         self.hidden = nn.Linear(hidden_width, hidden_width)
         self.head = nn.Linear(self.width, hidden_width, bias=False)
@@ -126,7 +127,8 @@ class ContinuousStackScorer(EncodedScorer):
         """Return the heights of each stack after each word's pop and push, both ``(B, n, K)``."""
         pushes = self._strengths(self.push, vectors) * inside
         pops = self._strengths(self.pop, vectors) * inside
-        # Heights without the bound at 0. If they fall below 0, a pop exceeded the height.
+        # Sums of pushes minus pops, without the bound at 0. If they fall below 0, a pop exceeded
+        # the height.
         free = pushes.cumsum(1) - pushes - pops.cumsum(1)
         popped = free - _running_minimum(free, 1).clamp_max(0.0)
         return popped, popped + pushes
@@ -139,7 +141,7 @@ class ContinuousStackScorer(EncodedScorer):
 
 
 def _read_of_each(popped: Tensor, pushed: Tensor, before: Tensor) -> Tensor:
-    """Return how much of each word is in the topmost 1 before each later word, ``(B, n, n, K)``.
+    """Return how much of each word each later word reads, ``(B, n, n, K)``, [read, reader].
 
     Args:
         popped, pushed, before: heights after the pop and the push of each word, and before its pop,
@@ -147,7 +149,7 @@ def _read_of_each(popped: Tensor, pushed: Tensor, before: Tensor) -> Tensor:
     """
     words = popped.shape[1]
     later = torch.ones(words, words, dtype=torch.bool, device=popped.device).triu(1)[..., None]
-    # Least height between the pusher's push and the reader, both excluded.
+    # Least height after the pops of the words between the word that is read and the reader.
     least = _running_minimum(torch.where(later, popped[:, None], torch.inf), 2)
     least = torch.cat([torch.full_like(least[:, :, :1], torch.inf), least[:, :, :-1]], 2)
     bottom = popped[:, :, None]
@@ -172,10 +174,10 @@ def build_continuous_stack_scorer_v1(
 
     Args:
         stacks: number of stacks.
-        hidden_width: of the hidden layers.
-        encoder: gives the scorer, and only the scorer, the context of each token; None for the
-            token vectors themselves. The amounts that a token pushes and pops then depend on that
-            token alone.
+        hidden_width: width of the hidden layers.
+        encoder: module that gives the context of each token to the scorer alone. None for the token
+            vectors themselves: the amounts that a token pushes and pops then depend on that token
+            alone.
     """
     check_whole("ContinuousStackScorer", stacks=stacks)
     check_not_negative("ContinuousStackScorer", input_noise=input_noise)

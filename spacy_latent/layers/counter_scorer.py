@@ -22,18 +22,18 @@ class CounterScorer(CountingScorer):
     Token i adds u_i = tanh(U v_i)³, between −1 and 1, to each of K counters: c_i = u_1 + … + u_i.
     The inputs for an arc are, for each counter:
 
-    - the difference c_m − c_h, and the counter's minimum and maximum between the two tokens, less
-      its value after the first and less its value after the second; all are clipped to −1 … 1.
+    - the difference c_m − c_h, and the counter's minimum and maximum between the two tokens, minus
+      its value after the first token, and minus its value after the second; all are clipped to −1 …
+      1.
     - how near c_m − c_h is to 0, to 1 and to −1.
 
     Other inputs are the order of the two tokens, their distance, and their vectors. A token is
     scored as a root by its vector, and the counters before and after it.
 
-    Brackets match if the counter is never lower from the opening one until the closing one
-    subtracts 1 again. This holds at every depth of nesting, also if the lists of the training data
-    were less deep. A BiLSTM matches brackets only to the depth that it was trained on. The minimum
-    and maximum leave out the step of the closing bracket itself. With it, adjacent brackets could
-    not be distinguished.
+    Two brackets match if the counter does not fall below its value after the opening one until the
+    closing one subtracts 1. This holds at any depth of nesting, even beyond the depth of the
+    training data, to which a BiLSTM is limited. The minimum and maximum leave out the step of the
+    closing bracket. With it, adjacent brackets could not be distinguished.
 
     Time is O(n²·hidden_width²), memory O(n²).
     """

@@ -19,16 +19,16 @@ from spacy_latent.layers.encoded_scorer import EncoderBuilder
 class CounterSpanScorer(CountingScorer):
     """Scores ``(B, n, n)``, [first, last], from K running sums of increments of the tokens.
 
-    Counters are those of :class:`CounterScorer`. The inputs for a span are, for each counter:
+    For the counters see :class:`CounterScorer`. The inputs for a span are, for each counter:
 
-    - its change over the span, and its minimum and maximum inside the span, less its value before
-      the first token and less its value after the last; all are clipped to −1 … 1.
+    - its change over the span, and its minimum and maximum inside the span, minus its value before
+      the first token, and minus its value after the last; all are clipped to −1 … 1.
     - how near the change is to 0, to 1 and to −1.
 
-    Other inputs are the length of the span, and the vectors of its first and last token and of the
-    tokens next to them outside, 0 at the ends of the text. A pair of brackets with its content is a
-    span over which a counter returns to its value, and stays above it inside. Entries with first
-    after last are no spans, and have score 0.
+    Other inputs are the length of the span, and four vectors: of its first and last token, and of
+    the tokens before and after it, 0 at the ends of the text. A pair of brackets with its content
+    is a span over which a counter returns to its value, and stays above it inside. Entries with
+    first after last are no spans, and have score 0.
 
     Time is O(n²·hidden_width²), memory O(n²).
     """

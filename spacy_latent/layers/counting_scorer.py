@@ -1,4 +1,4 @@
-"""Base of scorers with learned counters: running sums, and features of two places from them."""
+"""Base of scorers with learned counters, which are running sums over tokens."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ class CounterSettings:
     Args:
         counters: number of running sums.
         hidden_width: width of the hidden layers.
-        encoder: gives the scorer, and only the scorer, the context of each token; None for the
-            token vectors themselves. The increment of a token then depends on that token alone.
-        noise: standard deviation of noise added to each step in training. The longer a text, the
-            further it moves a counter. The model then learns steps near −1, 0 and 1, which stand
-            out from the noise, and are right for longer texts, too.
-        whole_steps: in prediction each step is rounded to −1, 0 or 1, so that small remainders do
-            not add up. Only for steps that noise has brought there.
-        step_cost: for each counter, this times the mean distance by which the tokens of a batch
-            move it is added to the objective in training, which is a sum over texts. Steps of 1 of
-            all tokens cost this number. Tokens that need not move a counter then leave it alone.
-            Without it, a token whose steps make no difference is driven to −1 or 1 by chance, and
-            stays there. While texts have one list, this happens to all tokens except those that
-            open a list. The counter can then no longer become one of brackets.
-        input_noise: standard deviation of noise added before tanh in training. The mean of the cube
-            over it has a slope at 0, unlike the cube itself. So a step which is not yet near −1 or
-            1 can still change the sign that it began with by chance. It serves the purpose of
-            ``noise`` as well, which may then be 0: with 0.4 the steps of a token keep a noise of
-            0.12 around 0, and of 0.02 near −1 and 1.
+        encoder: module that gives the context of each token to the scorer alone. None for the token
+            vectors themselves: the increment of a token then depends on that token alone.
+        noise: standard deviation of noise added to each step in training. Its sum grows with the
+            length of a text. The model then learns steps near −1, 0 and 1, which differ clearly
+            from the noise, and work for longer texts, too.
+        whole_steps: whether to round each step in prediction to −1, 0 or 1, so that small
+            remainders do not add up. Use it only with ``noise`` or ``input_noise``, which bring
+            steps near these values.
+        step_cost: cost of moving the counters in training. For each counter, the objective, which
+            is a sum over texts, has this number times the mean |step| of the tokens of a batch.
+            Tokens that need not move a counter then have steps of 0. Without the cost, steps that
+            make no difference move to −1 or 1 by chance, and stay there. While texts have one list,
+            this happens to all tokens except those that open a list. The counter can then no longer
+            learn to count brackets.
+        input_noise: standard deviation of noise added before tanh in training. The cube has slope 0
+            at 0, while its mean over this noise has a slope above 0. So a step that is not yet near
+            −1 or 1 can still change its initial, random sign. It can replace ``noise``: with 0.4
+            the steps of a token have a noise of 0.12 around 0, and of 0.02 near −1 and 1.
     """
 
     counters: int
@@ -55,9 +55,9 @@ class CounterSettings:
 class CountingScorer(EncodedScorer):
     """Scorer in which each token moves K counters.
 
-    Token i adds u_i = tanh(U v_i)³, between −1 and 1, to each counter. After it they are at c_i =
-    u_1 + … + u_i, before the first token at 0. The cube keeps values near 0 at 0: a token that is
-    to leave a counter alone must do so at each of its occurrences in a text.
+    Token i adds u_i = tanh(U v_i)³, between −1 and 1, to each counter. The counters are 0 before
+    the first token, and c_i = u_1 + … + u_i after token i. The cube makes small steps nearly 0,
+    since the steps of all occurrences of a token in a text add up.
     """
 
     counts = True
@@ -74,8 +74,8 @@ class CountingScorer(EncodedScorer):
                 "sums over a text; expected float32 or float64. Call float() on the scorer. For "
                 "half precision in the other layers, use torch.autocast."
             )
-        # Autocast would compute steps in bfloat16. Sums of them would lose their digits, and the
-        # kernel does not read bfloat16. On a GPU, autocast sums in float32 itself.
+        # Autocast would compute steps in bfloat16, whose sums lose digits, and which the kernel
+        # does not read. On a GPU, autocast sums in float32.
         with torch.autocast(vectors.device.type, enabled=False):
             return self.score(vectors.to(precision), lengths)
 
@@ -102,7 +102,7 @@ class CountingScorer(EncodedScorer):
     def cost(self, vectors: Tensor, lengths: Tensor) -> Tensor | None:
         if not self.settings.step_cost:
             return None
-        # Steps are neither rounded nor noisy here; only padding is excluded.
+        # The cost is computed from steps without rounding and noise. Padding does not count.
         size = torch.tanh(self.step(self.read(vectors, lengths))).abs() ** 3
         return self.settings.step_cost * (size * _inside(vectors, lengths)).sum((1, 2))
 

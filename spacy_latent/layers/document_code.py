@@ -1,6 +1,6 @@
 """Latent layer whose structure is a code of a whole text: a category, or a vector of bits.
 
-Its parts are no words. Later layers know nothing of the text except the code.
+Its parts are categories or bits, not words. Later layers only read the code.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from spacy_latent.structures.base import Structure
 class CodeScorer(PartScorer):
     """Scores ``(B, size)`` of a text's code.
 
-    They are computed from the mean and the maximum of its token vectors, by a linear layer or one
-    with ``hidden_width`` before it.
+    They are computed from the mean and the maximum of its token vectors, by a linear layer, or with
+    ``hidden_width`` by one hidden layer and a linear layer.
     """
 
     parts = "items"
@@ -54,7 +54,7 @@ class CodeEmbedding(Composer):
         super().__init__()
         self.output_width = output_width
         self.embedding = nn.Linear(size, output_width, bias=False)
-        # Large enough not to vanish among many parts, of which only one may be on.
+        # Initial weights are large enough for structures in which only one of many parts is 1.
         nn.init.normal_(self.embedding.weight, std=output_width**-0.5)
 
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:

@@ -38,6 +38,6 @@ def build_dot_scorer_v1(
     """Return a builder of :class:`DotScorer`; arguments as for :class:`ArcScorer`.
 
     Args:
-        hidden_width: of each role's projection.
+        hidden_width: width of each role's projection.
     """
     return arc_scorer_builder(DotScorer, hidden_width, encoder, distance, direction)

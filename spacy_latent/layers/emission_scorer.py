@@ -41,10 +41,10 @@ def build_emission_scorer_v1(
     """Return a builder of :class:`EmissionScorer`.
 
     Args:
-        num_tags: K; the composer's must be the same.
-        hidden_width: of the hidden layer; None for a linear scorer.
-        encoder: gives the scorer, and only the scorer, the context of each token; None for the
-            token vectors themselves.
+        num_tags: number K of tags; the composer's must be the same.
+        hidden_width: width of the hidden layer; None for a linear scorer.
+        encoder: module that gives the context of each token to the scorer alone; None for the token
+            vectors themselves.
     """
     check_num_tags("EmissionScorer", num_tags)
     check_hidden_width("EmissionScorer", hidden_width)

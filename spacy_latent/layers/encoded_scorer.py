@@ -19,8 +19,8 @@ class EncodedScorer(PartScorer):
     """Scorer that reads token vectors through an encoder.
 
     Args:
-        encoder: its module maps ``(B, n, d)`` and lengths ``(B,)`` to ``(B, n, output_width)``;
-            None for the token vectors themselves.
+        encoder: builder of a module that maps ``(B, n, d)`` and lengths ``(B,)`` to ``(B, n,
+            output_width)``; None for the token vectors themselves.
     """
 
     def __init__(self, width: int, encoder: EncoderBuilder | None) -> None:

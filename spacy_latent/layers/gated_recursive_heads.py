@@ -17,16 +17,17 @@ from spacy_latent.layers.shared_structures import share_merges
 class GatedRecursiveHeads(Composer):
     """Vector of each token over its whole subtree, by the cell of :class:`GatedRecursiveTree`.
 
-    A token begins with its own state. It takes the modifiers on its right, the nearest first, each
-    with its whole subtree: the cell of (own state, modifier's). Then it takes those on its left:
-    the cell of (modifier's, own state). So the cell needs to learn only how one more modifier
-    changes a sum. A function of all modifiers at once is not always learned.
+    The state of a token is first composed with the modifiers on its right, the nearest first, by
+    the cell of (own state, modifier's state). Then it is composed with those on its left, by the
+    cell of (modifier's state, own state). A modifier's state covers its whole subtree. So the cell
+    only needs to learn how one more modifier changes a result. A function of all modifiers at once
+    is not always learned.
 
-    If z has a gradient, arcs of the tree get one, and other arcs do not. Otherwise, subtrees that
-    several trees of an item have in common are composed once.
+    If z needs a gradient, only the arcs of the tree get one. Otherwise, equal subtrees of several
+    trees of an item are composed once.
 
     Args:
-        hidden_width: of the cell's hidden layer; None for four times the output's.
+        hidden_width: width of the cell's hidden layer; None for four times the output's width.
     """
 
     parts = "arcs"
@@ -68,7 +69,7 @@ def build_gated_recursive_heads_v1(
     """Return a builder of :class:`GatedRecursiveHeads`, which describes ``hidden_width``.
 
     Args:
-        output_width: None keeps the input's width.
+        output_width: width of the result; None for the input's width.
     """
     check_output_width("GatedRecursiveHeads", output_width)
     check_whole("GatedRecursiveHeads", or_null=True, hidden_width=hidden_width)

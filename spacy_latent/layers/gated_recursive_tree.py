@@ -23,13 +23,13 @@ class GatedRecursiveTree(BinaryTreeComposer):
 
     Here [a; b; c; u] = W₂ [gelu(W₁ [l; r]); L l ⊙ R r]. A leaf is LayerNorm(W x).
 
-    It differs from a Tree-LSTM by the hidden layer, which has a product. Some functions of both
-    halves are no sum of functions of each half, such as addition modulo ten. They are learned in
-    hundreds of updates (in some thousands without the product) and not in days. A state is
-    normalized at each node, so that it does not grow with depth.
+    It differs from a Tree-LSTM by the hidden layer and by the product of both halves. Some
+    functions of both halves, such as addition modulo ten, are no sum of functions of each half.
+    With the hidden layer they are learned in some thousands of updates, and with the product in
+    hundreds. A state is normalized at each node, so that it does not grow with depth.
 
     Args:
-        hidden_width: of that layer; None for four times the output's.
+        hidden_width: width of the hidden layer; None for four times the output's width.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class GatedRecursiveTree(BinaryTreeComposer):
 class MergeGatedRecursiveTree(GatedRecursiveTree):
     """:class:`GatedRecursiveTree` for MergeSequence.
 
-    Merges get no gradient from their compositions. So it serves estimators that learn from weights
-    or losses of whole structures.
+    Merges get no gradient from their compositions. So use it with estimators that learn from
+    weights or losses of whole structures.
     """
 
     parts = "merges"
@@ -81,10 +81,10 @@ def build_gated_recursive_tree_v1(
 ) -> ComposerBuilder:
     """Return a builder of :class:`GatedRecursiveTree`.
 
-    For ``hidden_width`` see there, for ``output`` :class:`BinaryTreeComposer`.
+    For ``hidden_width`` see that class, for ``output`` see :class:`BinaryTreeComposer`.
 
     Args:
-        output_width: None keeps the input's width.
+        output_width: width of the result; None for the input's width.
     """
     return _builder(GatedRecursiveTree, output_width, hidden_width, output)
 
@@ -100,7 +100,7 @@ def build_merge_gated_recursive_tree_v1(
     :class:`BinaryTreeComposer`.
 
     Args:
-        output_width: None keeps the input's width.
+        output_width: width of the result; None for the input's width.
     """
     return _builder(MergeGatedRecursiveTree, output_width, hidden_width, output)
 

@@ -1,8 +1,8 @@
 """Contracts of a generative model of texts: a prior over structures, and a decoder of words.
 
-A decoder gives the words of a text given its structure, or the words of a sentence given its tree.
-The distribution of structures by a scorer and an estimator is then an approximate posterior. Its
-loss is a lower bound on the log-probability of the text.
+A decoder is a distribution of the words of a text given its structure, or of a sentence given its
+tree. The scorer and the estimator are then an approximate posterior over structures. The objective
+is a lower bound on the log-probability of the text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class WordDecoder(nn.Module):
     def begin(self, words: Iterable[Tensor]) -> None:
         """Initialise weights from the words of the training texts.
 
-        It is called once before training with hashes, int64, in several arrays. By default it does
+        It is called once before training, with several int64 arrays of hashes. By default it does
         nothing.
         """
 
@@ -42,9 +42,9 @@ class Decoder(WordDecoder):
         """Return log-probabilities ``(S,)`` in nats, differentiable in the first two arguments.
 
         Args:
-            vectors: ``(S, width)``, the text as its structure shows it.
-            shown: ``(S, n)`` in [0, 1], how much of each word the vector contains: such a word must
-                not be predicted from itself.
+            vectors: ``(S, width)``, the vector of the text composed with each structure.
+            shown: ``(S, n)`` in [0, 1], the share of each word that the vector contains. This share
+                must not be predicted from the vector.
             words: ``(D, n)`` int64, hashes of the attribute.
             inside: ``(D, n)`` bool, a mask of the words without padding.
             item: ``(S,)`` int64, the text of each structure.
@@ -56,10 +56,10 @@ class ArcDecoder(WordDecoder):
 
     So log p(words | tree) is the sum over the arcs of the tree, and sums over all trees are exact.
 
-    This is a probability of the words under two conditions. The value of ``[h, m]`` may depend on
-    the words h and m and on their places alone. Its exponentials sum to one over all words in the
-    place of m. A vector from an encoder of the sentence has seen the word m. With such a vector of
-    h, m would be predicted from itself.
+    This is a probability of the words under two conditions. The value of ``[h, m]`` depends only on
+    the words h and m and on their places. Its exponentials sum to one over all words that may stand
+    in the place of m. The vector of h must not come from an encoder of the sentence, which has read
+    m: then m would be predicted from itself.
     """
 
     @abstractmethod
@@ -80,11 +80,11 @@ class ArcDecoder(WordDecoder):
 class CellDecoder(WordDecoder):
     """Decoder that gives log p(word | its partner) of the words of a text aligned with another.
 
-    So log p(words | alignment) is the sum over the cells of an alignment in which each word of the
-    first text has one partner at most, and sums over all alignments are exact.
+    If each word of the first text has at most one partner, log p(words | alignment) is the sum over
+    the cells of the alignment. So sums over all such alignments are exact.
 
-    The value of a cell may depend on its two words and their places alone, and the exponentials of
-    a word's value sum to one over all words in its place; see :class:`ArcDecoder`.
+    The value of a cell depends only on its two words and their places. Its exponentials sum to one
+    over all words that may stand in the place of the predicted word; see :class:`ArcDecoder`.
     """
 
     @abstractmethod
@@ -96,7 +96,7 @@ class CellDecoder(WordDecoder):
                 number at padding.
 
         Returns:
-            Given each word of the second text, ``(B, n, m)``, and given none of them, ``(B, n)``.
+            Given each word of the second text, ``(B, n, m)``, and given no partner, ``(B, n)``.
             Values at padding have no meaning.
         """
 
@@ -117,5 +117,5 @@ class Prior(nn.Module):
 DecoderBuilder = Callable[[int], Decoder]
 ArcDecoderBuilder = Callable[[int], ArcDecoder]
 CellDecoderBuilder = Callable[[int], CellDecoder]
-# A builder takes the set of structures, which it may refuse.
+# A builder takes the set of structures, and may raise an error for it.
 PriorBuilder = Callable[[Structure], Prior]

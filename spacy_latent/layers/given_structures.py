@@ -17,8 +17,9 @@ def encode_given(
     """Encode given structures of a batch, at least one, from the format of annotations to tensors.
 
     Returns:
-        Structures ``(B, *parts)``, 0/1, zero without a given one; in float64 if the vectors
-        ``(B, n, d)`` are, else in float32. Then a mask ``(B,)`` bool of the items with a given one.
+        Structures ``(B, *parts)``, 0/1, and 0 for items without a given one; in float64 if the
+        vectors ``(B, n, d)`` are, else in float32. Then a mask ``(B,)`` bool of the items with a
+        given one.
     """
     sizes = lengths.tolist()
     made = [
@@ -26,7 +27,7 @@ def encode_given(
         for one, size in zip(given, sizes, strict=True)
     ]
     known = torch.tensor([one is not None for one in made], device=vectors.device)
-    # The axes of parts are as long as the item, plus a constant, for example 1 for a root.
+    # Axes of parts have the length of the item plus a constant, for example 1 for a root.
     more = [np.array(one.shape) - size for one, size in zip(made, sizes) if one is not None]
     shape = (np.min(more, 0) + vectors.shape[1]).tolist()
     dtype = torch.float64 if vectors.dtype == torch.float64 else torch.float32

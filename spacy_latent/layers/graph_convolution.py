@@ -42,7 +42,7 @@ def build_graph_convolution_v1(output_width: int | None = None, layers: int = 1)
     """Return a builder of :class:`GraphConvolution`.
 
     Args:
-        output_width: None keeps the input's width.
+        output_width: width of the result; None for the input's width.
         layers: number of arcs over which information may travel.
     """
     check_whole("GraphConvolution", layers=layers)

@@ -39,19 +39,19 @@ ParserBuilder = Callable[[int], LatentModule]
 class GumbelTreeLstm(nn.Module):
     """Parser that merges one adjacent pair in each of n − 1 steps (their equations 8 to 14).
 
-    In each step every pair is composed by a binary Tree-LSTM and scored by a query vector. One pair
-    is replaced by its composition. The forward is hard. In the backward the choice is the softmax
-    of the noisy scores at ``temperature``, and each place of the next row is the mixture that it
-    makes. At prediction it is the best pair, without noise.
+    In each step every pair is composed by a binary Tree-LSTM and scored by a query vector. The best
+    pair is replaced by its composition. The forward pass makes hard choices, in training with noise
+    on the scores. In the backward pass the choice is the softmax of these scores at
+    ``temperature``, and each place of the next row is a mixture weighted by it.
 
-    It is a :class:`LatentModule`, like :class:`LatentLayer`, for vectors ``(B, n, width)``. A step
-    is for all docs at once. In training it composes O(n²) pairs for a sentence, and keeps their
-    states, since the gradient needs every pair of every step. At prediction it composes the two new
-    pairs of each step.
+    It is a :class:`LatentModule`, like :class:`LatentLayer`, for vectors ``(B, n, width)``. Each
+    step is computed for all docs at once. In training it composes O(n²) pairs for a sentence, and
+    keeps their states, since the gradient needs every pair of every step. At prediction it composes
+    only the two new pairs of each step.
 
     Args:
-        composer: makes the cell from the width of the leaves' vectors, and defines the vector of a
-            token; see :class:`BinaryTreeComposer`.
+        composer: builder of the cell for a width of the leaves' vectors, which also defines the
+            vector of a token; see :class:`BinaryTreeComposer`.
         noise: whether the scores get Gumbel noise in training; without it, straight-through
             softmax.
     """
@@ -116,7 +116,7 @@ class GumbelTreeLstm(nn.Module):
             allowed = token[: longest - 1 - step] < (lengths - 1 - step)[:, None]
             preferred = scores
             if wanted is not None and known is not None:
-                # The first pair that makes a span of the tree.
+                # Choose the first pair whose composition is a span of the given tree.
                 item = torch.arange(batch, device=wanted.device)[:, None]
                 spans = wanted[item, first[:, :-1], last[:, 1:]]
                 order = spans * (longest - token[: longest - 1 - step])
@@ -129,7 +129,7 @@ class GumbelTreeLstm(nn.Module):
             merged.append((choice.unsqueeze(-1) * pairs[0]).sum(1))
             within = (begin[:, None] <= token) & (token <= end[:, None])
             contains.append(within & active[:, None] & inside)
-            # A finished doc chooses nothing, and its first place stays unchanged.
+            # A doc that is finished chooses nothing, so that its first place stays unchanged.
             upto = choice.cumsum(1)
             state = tuple(
                 choice.unsqueeze(-1) * pair
@@ -167,7 +167,7 @@ class GumbelTreeLstm(nn.Module):
     def _renew(
         self, pairs: State, scores: Tensor, state: State, chosen: Tensor
     ) -> tuple[State, Tensor]:
-        """Return the last step's pairs and scores, with new pairs beside the merged one."""
+        """Return the last step's pairs and scores, with the two new pairs of the merged span."""
         size = state[0].shape[1] - 1
         place = torch.arange(size, device=scores.device)
         kept = place + (place >= chosen[:, None])
@@ -201,11 +201,12 @@ def build_gumbel_tree_lstm_v1(
     See Choi et al. 2018.
 
     Args:
-        output_width: None keeps the input's width.
-        encoder: gives the leaves the context of each token, such as BiLSTM.
+        output_width: width of the result; None for the input's width.
+        encoder: module that gives leaves the context of each token, such as BiLSTM; None for no
+            encoder.
         noise: whether the scores get Gumbel noise in training; without it, straight-through
             softmax.
-        output: vector of a token: as of BinaryTreeLstm.
+        output: vector of a token, as in BinaryTreeLstm.
     """
     check_output_width("GumbelTreeLstm", output_width)
     check_output("GumbelTreeLstm", output)
@@ -236,7 +237,7 @@ def build_gumbel_tree_v1(
     Args:
         composer: composes binary trees from the leaves up, such as GatedRecursiveTree; None for
             BinaryTreeLstm.
-        encoder, noise: as of GumbelTreeLstm.
+        encoder, noise: as in GumbelTreeLstm.
     """
     build: Any = composer or build_binary_tree_lstm_v1()
     kind = getattr(build, "func", None)

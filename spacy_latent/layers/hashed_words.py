@@ -17,7 +17,7 @@ class HashedWordDecoder(WordDecoder):
 
     Words that share a row are one word here, so memory is bounded and there is no vocabulary to
     store. Initially, the softmax of the bias is the frequency of each row in the training texts,
-    with one more of each.
+    with one added to each count.
 
     Attributes:
         size: number of rows of the table.

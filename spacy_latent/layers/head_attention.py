@@ -37,7 +37,7 @@ def build_head_attention_v1(output_width: int | None = None) -> ComposerBuilder:
     """Return a builder of :class:`HeadAttention`.
 
     Args:
-        output_width: None keeps the input's width.
+        output_width: width of the result; None for the input's width.
     """
     check_output_width("HeadAttention", output_width)
     return partial(HeadAttention, output_width=output_width)

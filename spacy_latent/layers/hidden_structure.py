@@ -32,7 +32,7 @@ from spacy_latent.structures.base import Structure
 class ClassScores(Composer):
     """Scores of each class for the parts of a structure, and for structures.
 
-    The composed vector of a structure holds the scores z·t_y of the classes. It is the same for all
+    The composed vector of each token holds the scores z·t_y of the classes, the same for all
     tokens.
     """
 
@@ -160,7 +160,7 @@ class HiddenStructureLayer(LatentLayer):
     def likeliest(self, logits: Tensor) -> Tensor:
         """Return the index in ``every`` of the likeliest class of each row of logits.
 
-        If classes are not exclusive and none is likelier than its absence, it is 0.
+        It is 0 if classes are not exclusive and no class is likelier than its absence.
         """
         value, index = logits.max(1)
         return index + 1 if self.exclusive else torch.where(value > 0, index + 1, 0)
@@ -200,7 +200,7 @@ def constrained_alike(
 ) -> Tensor:
     """Return scores ``(C, B, *parts)`` of several classes under the same interventions.
 
-    The increase that forces a part is the same for all classes, so that it does not change their
+    The increase of a forced part's score is the same for all classes, so it does not change their
     probabilities.
     """
     known = every.detach()

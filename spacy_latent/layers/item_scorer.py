@@ -36,9 +36,9 @@ def build_item_scorer_v1(
     """Return a builder of :class:`ItemScorer`.
 
     Args:
-        hidden_width: of the hidden layer; None for a linear scorer.
-        encoder: gives the scorer, and only the scorer, the context of each token; None for the
-            token vectors themselves.
+        hidden_width: width of the hidden layer; None for a linear scorer.
+        encoder: module that gives the context of each token to the scorer alone; None for the token
+            vectors themselves.
     """
     check_hidden_width("ItemScorer", hidden_width)
     return partial(ItemScorer, hidden_width=hidden_width, encoder=encoder)

@@ -19,14 +19,15 @@ START_WIDTH = 32
 class LabelledTrees(nn.Module):
     """Distribution p(tree, labels) = p(tree) Π p(label | arc).
 
-    p(tree) is by scores of arcs, and each arc of a tree has a distribution over labels of its own.
-    Labels sum to one for every arc, so the sums over labelled trees are those over trees.
+    p(tree) is determined by scores of arcs, and each arc has a distribution over labels. Its
+    probabilities sum to one for every arc, so sums over labelled trees equal sums over trees.
 
     Args:
-        scorer: of arcs. If it is an :class:`ArcScorer`, labels are read from its encoded vectors.
-        labels: their number, without the label of roots, which is never chosen.
-        evidence: makes the module by which training learns from words alone, from the set of trees
-            and the width.
+        scorer: scorer of arcs. If it is an :class:`ArcScorer`, its encoded vectors are the input of
+            labels.
+        labels: number of labels, without the label of roots, which is never predicted by scores.
+        evidence: builder of the module that learns from sentences without heads, for the set of
+            trees and the width.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class LabelledTrees(nn.Module):
         self.labeller = ArcLabeller(encoded, label_width, labels)
         self.starts = perceptron(width, START_WIDTH, 1)
         self.dropout = nn.Dropout(0.0)
-        # Initialised last, so that the other weights are the same as without it.
+        # Initialize this last, so that other weights do not depend on it.
         self.evidence = None if evidence is None else evidence(structure, width)
 
     def forward(self, rows: Tensor, work: Callable[[LabelledTrees, Tensor], Any]) -> Any:
@@ -74,7 +75,7 @@ class LabelledTrees(nn.Module):
         """Return scores ``(T, labels)`` of the labels of T arcs.
 
         Args:
-            words: of :meth:`read`.
+            words: vectors for labels, the second result of :meth:`read`.
             items, heads, modifiers: ``(T,)`` int64; tokens count from 0, so no arc is from the
                 root.
         """

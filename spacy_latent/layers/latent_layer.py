@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from spacy.tokens import Doc
 
 
-# Gradients of scores that are smaller than the smallest normal number times this become 0.
+# Gradients of scores below the smallest normal number times this are set to 0.
 TRACE = 1e8
 
 
@@ -37,14 +37,13 @@ class LatentLayer(nn.Module):
     """Weighted average of compositions over the K structures of a Draw.
 
     Args:
-        temperature: scores are divided by it. A plain attribute, so that a schedule may set it.
-        scorer_width: number of features at the end of each vector for the scorer alone; the others
-            are for the composer alone; None if both read all of them.
+        temperature: divisor of the scores. It is a plain attribute that a schedule may set.
+        scorer_width: number of features at the end of each vector that only the scorer reads. Only
+            the composer reads the others. None if both read all features.
 
     Attributes:
-        update: number of this update of training, from 0, and None at prediction; a plain
-            attribute. It determines the present stage of the structure and the estimator, which may
-            have stages.
+        update: number of this update of training, from 0; None at prediction. This plain attribute
+            determines the stage of the structure and of the estimator, if they have stages.
     """
 
     update: int | None
@@ -107,7 +106,7 @@ class LatentLayer(nn.Module):
         return LatentOutput(composed, draw, scores, self.kept(vectors))
 
     def given(self, docs: Sequence[Doc], spans: list[list[tuple[int, ...]]]) -> Given | None:
-        """Return structures of these spans that are not drawn: see :meth:`Estimator.given`."""
+        """Return given structures of these spans, if any; see :meth:`Estimator.given`."""
         return self.present_estimator.given(self.present_structure, docs, spans)
 
     def read(
@@ -120,11 +119,10 @@ class LatentLayer(nn.Module):
         """Return the estimator's draw of structures, and the scores divided by the temperature.
 
         Args:
-            given: structures that some items get instead of drawn ones, as :meth:`given` returns
-                them. Their scores are 1 for their parts and −1 for others.
-            interventions: conditions on the structures, at prediction and not with ``given``. The
-                returned scores are the changed ones. They are in float64 if parts are forbidden
-                or forced.
+            given: structures that replace drawn ones for some items, as :meth:`given` returns them.
+                The scores of these items are 1 for parts of the structure and −1 for others.
+            interventions: conditions on the structures, only at prediction and without ``given``.
+                The returned scores include them, in float64 if parts are forbidden or forced.
 
         Raises:
             NothingLeft: no structure satisfies the interventions.
@@ -226,9 +224,9 @@ class LatentLayer(nn.Module):
     def score(
         self, vectors: Tensor, lengths: Tensor, temperature: float | None = None
     ) -> tuple[Structure, Tensor]:
-        """Return the structure with the scorer's bindings, and its scores over the temperature.
+        """Return the structure with the scorer's bindings, and the scores over the temperature.
 
-        The temperature is the layer's own if None.
+        If ``temperature`` is None, it is the layer's own.
         """
         temperature = self.temperature if temperature is None else temperature
         scores = self.scorer(self._scored(vectors), lengths)
@@ -238,7 +236,8 @@ class LatentLayer(nn.Module):
             if scores.dtype in (torch.float16, torch.bfloat16):
                 scores = scores.float()
             elif scores.dtype == torch.float64:
-                # A scorer that computes in float64, over vectors that composers cannot multiply so.
+                # The scorer computed in float64, but composers need structures in the precision of
+                # the vectors.
                 scores = scores.to(torch.promote_types(vectors.dtype, torch.float32))
             scores = scores / temperature
             if scores.requires_grad:
@@ -289,7 +288,7 @@ class LatentLayer(nn.Module):
         return made
 
     def kept(self, vectors: Tensor) -> Tensor | None:
-        """Return the scorer's input at prediction if it has counters, ``(B, n, d)``, else None."""
+        """Return the scorer's input ``(B, n, d)`` at prediction if it has counters, else None."""
         keeps = self.scorer.counts and not self.training
         return self._scored(vectors).detach() if keeps else None
 
@@ -302,8 +301,8 @@ class LatentLayer(nn.Module):
     def compose(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
         """Return Σ_k weight_k · composer(vectors, z_k), ``(B, n, output_width)``.
 
-        All structures of all items go through the composer together, without padding: an item's
-        support may be much smaller than the largest in the batch.
+        The composer runs once for all structures of all items. Their number is not padded, since an
+        item's support may be much smaller than the largest in the batch.
         """
         vectors = self._composed(vectors)
         if draw.weights.shape[0] == 1:
@@ -317,7 +316,7 @@ class LatentLayer(nn.Module):
         composed = self._made(vectors, z, lengths, item)
         weighted = weights[:, None, None] * composed
         total = weighted.new_zeros(vectors.shape[0], *weighted.shape[1:])
-        # In half precision if all weights of the model are. Structures never are.
+        # The result is in half precision only if the vectors are. Structures never are.
         return total.index_add(0, item, weighted).to(vectors.dtype)
 
     def compose_each(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
@@ -385,11 +384,11 @@ def _items(draw: Draw) -> Tensor:
 
 
 def without_traces(gradient: Tensor) -> Tensor:
-    """Set a gradient to 0 if it is so small that the scorer's products with it are subnormal.
+    """Set entries of a gradient to 0 that are so small that products with them are subnormal.
 
-    Processors take a hundred times as long for subnormal numbers. The gradient of an item with one
-    probable structure may consist of these alone, which would double the time of the last half of a
-    training.
+    Processors take a hundred times as long for subnormal numbers. If one structure of an item is
+    nearly certain, its gradient may consist of such numbers alone. This would double the time of
+    the second half of a training.
     """
     smallest = TRACE * torch.finfo(gradient.dtype).tiny
     return torch.where(gradient.abs() < smallest, torch.zeros_like(gradient), gradient)

@@ -39,8 +39,8 @@ def build_learned_prior_v1(places: int = 64) -> PriorBuilder:
     """Return a builder of :class:`LearnedPrior`.
 
     Args:
-        places: number of items with a score of their own; 1 for one that all share, as for the
-            share of bits that are on.
+        places: number of items with a score of their own; 1 for a score that all items share, for
+            example to learn the share of bits that are 1.
     """
     check_whole("LearnedPrior", places=places)
     return partial(LearnedPrior, places=places)

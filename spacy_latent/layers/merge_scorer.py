@@ -1,4 +1,4 @@
-"""Decisions of a parser that merges adjacent spans, from the composition of each pair.
+"""Scores of a parser that merges adjacent spans, computed from the composition of each pair.
 
 See Havrylov et al. 2019.
 """
@@ -23,11 +23,10 @@ from spacy_latent.structures.merge_sequence import MergePolicy, MergeSequence, m
 class MergeScorer(EncodedScorer):
     """Scorer of merges by a query's product with the state of the new span.
 
-    The state is from a binary Tree-LSTM of its own: parser and composer share nothing but the
-    embedder.
+    The state comes from a separate binary Tree-LSTM: parser and composer only share the embedder.
 
-    Sampling composes two new pairs a step. Log-probabilities of given sequences, and their
-    gradient, compose all pairs that were ever adjacent, some 3n, at once.
+    Sampling composes two new pairs in each step. Log-probabilities of given sequences, and their
+    gradient, compose all pairs that are adjacent in any step, some 3n, at once.
     """
 
     parts = "merges"
@@ -101,8 +100,8 @@ class BoundMergeSequence(MergeSequence):
 class PairStates(MergePolicy):
     """Rows of spans and the compositions of adjacent ones, for ``copies`` batches of parsers.
 
-    They have no gradient. Both are places in the store: a merge copies the place of a pair into the
-    row.
+    They have no gradient. Rows and pairs hold places in the store: a merge copies the place of a
+    pair into the row.
     """
 
     def __init__(self, scorer: MergeScorer, leaves: State, temperature: float, copies: int) -> None:
@@ -137,7 +136,8 @@ class PairStates(MergePolicy):
         token = token[: size - 2]
         other = token + (token >= place[:, None])
         self.pairs, self.scores = self.pairs.gather(1, other), self.scores.gather(1, other)
-        # Pairs that include the merged span. At either end there is one, which occurs twice.
+        # The two pairs that include the merged span. At an end of the row there is only one, which
+        # is then computed twice.
         at = torch.cat([place - 1, place]).clamp(0, size - 3)
         item = item.repeat(2)
         pairs, scores = self._compose(self.row[item, at], self.row[item, at + 1])
@@ -153,9 +153,9 @@ def build_merge_scorer_v1(
     """Return a builder of :class:`MergeScorer`.
 
     Args:
-        state_width: of the Tree-LSTM, None for the input's.
-        encoder: gives the scorer, and only the scorer, the context of each token; None for the
-            token vectors themselves.
+        state_width: width of the Tree-LSTM's states; None for the input's width.
+        encoder: module that gives the context of each token to the scorer alone; None for the token
+            vectors themselves.
     """
     check_whole("MergeScorer", or_null=True, state_width=state_width)
     return partial(MergeScorer, state_width=state_width, encoder=encoder)

@@ -14,8 +14,8 @@ from spacy_latent.structures.merge_sequence import trees_of_merges
 class MergeTreeLstm(BinaryTreeLstm):
     """:class:`BinaryTreeLstm` for MergeSequence.
 
-    Merges get no gradient from their compositions. So it serves estimators that learn from weights
-    or losses of whole structures.
+    Merges get no gradient from their compositions. So use it with estimators that learn from
+    weights or losses of whole structures.
     """
 
     parts = "merges"
@@ -30,7 +30,7 @@ def build_merge_tree_lstm_v1(
     """Return a builder of :class:`MergeTreeLstm`; for ``output`` see :class:`BinaryTreeLstm`.
 
     Args:
-        output_width: None keeps the input's width.
+        output_width: width of the result; None for the input's width.
     """
     check_output_width("MergeTreeLstm", output_width)
     check_output("MergeTreeLstm", output)

@@ -49,6 +49,6 @@ def build_mlp_scorer_v1(
     """Return a builder of :class:`MlpScorer`; arguments as for :class:`ArcScorer`.
 
     Args:
-        hidden_width: of the perceptron's hidden layer.
+        hidden_width: width of the hidden layer.
     """
     return arc_scorer_builder(MlpScorer, hidden_width, encoder, distance, direction)

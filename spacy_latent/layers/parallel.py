@@ -25,8 +25,8 @@ def call_in_parallel(
         call: differentiable function of its arguments and the parameters. It must not draw random
             numbers, since the order of the parts is undefined. Its gradients can be computed once,
             and have no gradients themselves.
-        parameters: all other tensors that may get a gradient. It is summed over the parts in order,
-            so it does not depend on which thread is first.
+        parameters: all other tensors that may get a gradient. Their gradients are summed in the
+            order of the parts, and do not depend on the order of the threads.
     """
     parallel_call = _ParallelCall(call, len(inputs[0]), list(parameters))
     if not torch.is_grad_enabled():
@@ -36,7 +36,7 @@ def call_in_parallel(
 
 
 class _ParallelCall:
-    """A call with the leaves and the result of each part in its last run with ``grad``."""
+    """A call, with the leaves and the result of each part in its last run with gradients."""
 
     def __init__(self, call: Call, arguments: int, parameters: list[Tensor]) -> None:
         self.call = call
@@ -96,7 +96,7 @@ class _ParallelCall:
 
 
 def _spread(run_parts: Callable[[int, int], None], parts: int) -> None:
-    # The part on this thread must round as those on the pool's threads do.
+    # The part on this thread must round in the same way as parts on threads of the pool.
     with one_torch_thread():
         spread(run_parts, np.full(parts, SERIAL_NANOSECONDS), ())
 

@@ -32,7 +32,7 @@ def in_parts(call: Callable[..., Tensor], *rows: Tensor, numbers: int) -> Tensor
 def predict_in_parts(call: Callable[..., Tensor], *rows: Tensor, numbers: int) -> Tensor:
     """Return :func:`in_parts` if there are no gradients, else ``call(*rows)``.
 
-    Training keeps the numbers for the gradient, which is faster than to compute them again.
+    With gradients the numbers are kept, which is faster than computing them again.
     """
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return call(*rows)

@@ -11,7 +11,7 @@ from spacy_latent.errors import IncompatiblePair
 from spacy_latent.layers.generative import Prior, PriorBuilder
 from spacy_latent.structures.base import Structure
 
-# Number of steps from one end of the texts to the other.
+# Number of distance classes between 0 and the length of the texts.
 STEPS = 10
 
 
@@ -20,7 +20,7 @@ class PositionPrior(Prior):
 
     The distance is j/(m − 1) − i/(n − 1) for word i of n and word j of m, with its sign. All scores
     are initially 0, as in UniformPrior. In IBM model 2 each combination of i, j, n and m has a
-    parameter (Brown et al. 1993), of which a small corpus shows most never.
+    parameter (Brown et al. 1993), but most combinations never occur in a small corpus.
     """
 
     def __init__(self, structure: Structure) -> None:

@@ -1,4 +1,4 @@
-"""Latent layer that chooses with one set of vectors and reads the chosen ones of another set."""
+"""Latent layer that chooses words by one set of vectors, and reads their vectors of another set."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.layers.rationale_reader import RationaleReader, check_two_tags
 from spacy_latent.structures.base import Structure
 
-# Subtracted from the score of a word that may not be chosen. It is finite: if fewer than k words
-# may be chosen, others fill up the number k, and are not read.
+# Subtracted from the score of a word that may not be chosen. It is finite, since a structure with k
+# words needs other words if fewer than k may be chosen. The reader does not read these.
 FORBIDDEN = 1e4
 
 
@@ -29,14 +29,14 @@ class RationaleSettings:
     """Settings of the choice of words.
 
     Args:
-        transition_cost: for sequences of tags: subtracted from the score at each change of the tag,
+        transition_cost: for sequences of tags, subtracted from the score at each change of the tag,
             and if the first tag is 1.
-        rate, transitions: target of the expected share of chosen words, and of the expected share
-            of adjacent pairs with one word chosen and the other not; None for no target. The
-            Lagrangian is that of :class:`~spacy_latent.estimators.stochastic_mask.StochasticMask`,
-            with multiplier_rate and damping. The expectation is over the drawn structures if it has
-            a gradient, else over the structure's marginals. Adjacent words are then assumed
-            independent, except in a LinearChain.
+        rate, transitions: targets for the expected share of chosen words, and for the expected
+            share of adjacent pairs of which one word is chosen; None for no target. A Lagrangian
+            with multiplier_rate and damping enforces them, as in
+            :class:`~spacy_latent.estimators.stochastic_mask.StochasticMask`. The expectation is
+            over the drawn structures if they have a gradient, else over the marginals. Adjacent
+            words count as independent, except in a LinearChain.
     """
 
     transition_cost: float = 0.0
@@ -49,8 +49,8 @@ class RationaleSettings:
 class RationaleLayer(LatentLayer):
     """Layer that chooses words and reads only these.
 
-    Vectors hold the selector's features, then the reader's features, then 1 if the word may be
-    chosen, else 0. The scorer gets the first, the composer the second.
+    A vector has the selector's features for the scorer, the reader's features for the composer,
+    then 1 if the word may be chosen, else 0.
     """
 
     multipliers: Tensor
@@ -121,7 +121,7 @@ class RationaleLayer(LatentLayer):
     def chosen(self, draw: Draw) -> Tensor:
         """Return how much the reader sees of each word, ``(B, n)``.
 
-        It is 0 if no structure with a weight has the word.
+        It is 0 for a word that is in no structure with a weight above 0.
         """
         assert isinstance(self.composer, RationaleReader)
         return self.composer.chosen(draw.mean())
@@ -129,7 +129,7 @@ class RationaleLayer(LatentLayer):
     def shown(self, draw: Draw, tokens: int) -> Tensor:
         """Return how much each structure takes of each word.
 
-        This includes a word that was taken only to reach the number k, and is not read.
+        This includes words that were only chosen to reach the number k, which are not read.
         """
         assert isinstance(self.composer, RationaleReader)
         return self.composer.chosen(draw.z)

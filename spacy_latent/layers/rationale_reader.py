@@ -18,9 +18,9 @@ class RationaleReader(Composer):
     c_i in [0, 1] is the choice of word i (:meth:`chosen`). The mean of r over the n words is the
     weighted mean of e over the chosen ones. If no word is chosen, r is 0.
 
-    The encoder sees zeros in the places of words that are not chosen. So the identity of these
-    words makes no difference, but their places do. The division is by at least 1, so that a soft
-    choice that vanishes does not become a large one.
+    The encoder reads zeros in the places of words that are not chosen. So the result depends on the
+    number and places of these words, but not on the words. The divisor is at least 1, so that a
+    soft choice near 0 is not enlarged.
 
     Args:
         choice: "items" for structures of items, "tags" or "transitions" for sequences of two tags,
@@ -28,7 +28,7 @@ class RationaleReader(Composer):
         encoder: gives the chosen words the context of each other; None for their vectors alone.
     """
 
-    # There are three kinds, which RationaleTextCat checks.
+    # RationaleTextCat checks that the kind is one of these three.
     parts = ""
 
     def __init__(self, width: int, choice: str, encoder: EncoderBuilder | None = None) -> None:

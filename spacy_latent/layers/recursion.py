@@ -1,4 +1,4 @@
-"""States of trees that are composed of two halves each, round by round."""
+"""States of trees whose nodes are composed of two halves, computed round by round."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Recursion(torch.autograd.Function):
 
     Args:
         merge: composes states of two halves, ``(m, d)`` each.
-        weights: ``(M, 1)``, the arc of each merge of a head and a modifier, with the value 1. It
-            gets the gradient of the change from the head's state to the merged one. None for merges
+        weights: ``(M, 1)``, z of the arc of each merge of a head and a modifier, which is 1. Its
+            gradient is for the change from the head's state to the merged state. None for merges
             without arcs, or if arcs need no gradient.
     """
 
@@ -43,7 +43,7 @@ class Recursion(torch.autograd.Function):
         ctx.weighs = weights is not None
         kind = leaves.device.type
         dtype, enabled = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
-        # Without its cache: weights in half precision there may belong to a graph that was freed.
+        # Disable the cache, whose weights in half precision may belong to a graph that was freed.
         ctx.autocast = torch.autocast(kind, dtype, enabled, cache_enabled=False)
         ctx.save_for_backward(states, *parameters)
         return states

@@ -1,8 +1,8 @@
 """Repeated messages from modifiers to heads, until the leaves have reached the root.
 
-It is the recursion of a recursive network (Socher et al. 2011) on soft trees, as unrolled inference
-(compare Gilmer et al. 2017, with arcs for edges). On a hard tree of d levels, d rounds give the
-bottom-up recursion exactly, and further rounds change nothing.
+This extends the bottom-up recursion of a recursive network (Socher et al. 2011) to soft trees, as
+message passing along arcs (compare Gilmer et al. 2017). On a hard tree of d levels, d rounds give
+the recursion exactly, and further rounds change nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spacy_latent.kernels.core.gpu_transfers import fetch_together, send_togethe
 from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
 from spacy_latent.layers.shared_structures import SharedSubtrees, share_subtrees
 
-# A soft tree has no depth, and a deep one is mostly undecided: more rounds add only cost.
+# Deep soft trees are mostly undecided, and more rounds would only add cost.
 MAX_ROUNDS = 32
 
 
@@ -28,10 +28,9 @@ class RecursiveMessagePassing(Composer):
 
     Initially v = x.
 
-    M ends and U begins with a linear map, with only the sum between them. Both are applied at once,
-    and the part of x once for all rounds. Trees may be hard, with no gradient at z (samples, atoms
-    of SparseMAP, prediction). On a CPU each subtree is then composed once, for all rounds and all
-    structures of an item that have it.
+    The last linear map of M and the first one of U are applied as one product, and the part of x is
+    computed once for all rounds. If trees are hard without a gradient at z (samples, atoms of
+    SparseMAP, prediction), each different subtree of an item is composed once on a CPU.
 
     Args:
         rounds: number of rounds; None for the number of levels of the item's most probable heads,
@@ -79,8 +78,8 @@ class RecursiveMessagePassing(Composer):
         rounds = (
             depth(z) if self.rounds is None else torch.full((len(z),), self.rounds, device="cpu")
         )
-        # Items with most rounds first, so that the others can be left out once they are finished. A
-        # soft tree must not get more rounds because of a deeper one in the batch.
+        # Sort items by descending number of rounds, so that finished items can be left out. The
+        # rounds of a soft tree must not depend on deeper trees in the batch.
         rounds, order = rounds.sort(descending=True, stable=True)
         order, back = send_together([order, order.argsort()], z.device)
         arcs = z[:, 1:, 1:].to(vectors.dtype)
@@ -140,8 +139,9 @@ def depth(z: Tensor) -> Tensor:
 
     These are the tokens on the longest path from the root, following the most probable heads.
 
-    In a soft structure, cycles of most probable heads count as infinitely deep, since its other
-    arcs lead out of them. In a hard one nothing of them reaches the root, and they do not count.
+    In a soft structure, a cycle of most probable heads counts as infinitely deep, since other arcs
+    lead from it to the root. In a hard structure nothing on a cycle reaches the root, so cycles do
+    not count.
     """
     heads = most_probable_heads(z)
     hard = ((z == 0) | (z == 1)).flatten(1).all(1)
@@ -173,7 +173,7 @@ def build_recursive_message_passing_v1(
     """Return a builder of :class:`RecursiveMessagePassing`, which describes ``rounds``.
 
     Args:
-        output_width: None keeps the input's width.
+        output_width: width of the result; None for the input's width.
     """
     check_whole("RecursiveMessagePassing", or_null=True, rounds=rounds)
     check_output_width("RecursiveMessagePassing", output_width)

@@ -20,13 +20,13 @@ from spacy_latent.layers.encoded_scorer import (
 class RelativeBiaffineScorer(BiaffineScorer):
     """Scores s[h, m] + P(U(h))[m − h] + Q(V(m))[m − h], with s of :class:`BiaffineScorer`.
 
-    There are a term of the head and one of the modifier for the direction and the distance, in
-    powers of two, between them.
+    P and Q are terms of the head and of the modifier, for the direction and the distance between
+    them, in powers of two.
 
-    An article's head is the next noun to its right, whatever nouns there are. A product of vectors
-    alone cannot distinguish these, and a bias for distance is the same for articles and verbs.
-    Relative positions are as in Shaw et al. (2018). Qi et al. (2018) show that a parser gains by
-    order and distance, but model them in another way. Arcs from the root have no such terms.
+    For example, an article's head is the next noun to its right. A product of vectors alone cannot
+    distinguish this noun from others, and a bias for distance is the same for articles and verbs.
+    Relative positions are as in Shaw et al. (2018). Qi et al. (2018) show that order and distance
+    improve a parser, but model them in another way. Arcs from the root have no such terms.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ def build_relative_biaffine_scorer_v1(
     """Return a builder of :class:`RelativeBiaffineScorer`.
 
     Args:
-        hidden_width: of each role's hidden layer.
-        encoder: as for :class:`ArcScorer`: gives the scorer, and only the scorer, the context of
-            each token; None for the token vectors themselves.
+        hidden_width: width of each role's hidden layer.
+        encoder: module that gives the context of each token to the scorer alone; None for the token
+            vectors themselves.
     """
     check_hidden_width("RelativeBiaffineScorer", hidden_width)
     return partial(RelativeBiaffineScorer, hidden_width=hidden_width, encoder=encoder)

@@ -37,11 +37,11 @@ class SegmentAttention(Composer):
             )
         z = z.to(vectors.dtype)
         size, longest = z.shape[1], min(z.shape[2], z.shape[1])
-        # [i, l, k]: segments from i that contain token i + l, so that they have more than l tokens.
+        # [i, l, k]: segments that begin at i and contain token i + l: they have more than l tokens.
         holding = z.flip(2).cumsum(2).flip(2)
         labels, spans = torch.zeros_like(z[:, :, 0]), z.new_zeros(len(z), size, size)
         for extra in range(longest):
-            # Moved to the token i + l, with zeros before it.
+            # Shift the values to the token i + l, with zeros before it.
             labels = labels + pad(holding[:, : size - extra, extra], (0, 0, extra, 0))
             spans = spans + torch.diag_embed(z[:, : size - extra, extra].sum(-1), offset=extra)
         averages = span_averages(vectors, spans)
@@ -54,8 +54,8 @@ def build_segment_attention_v1(
     """Return a builder of :class:`SegmentAttention`.
 
     Args:
-        num_tags: the same as for the scorer.
-        output_width: None keeps the input's width.
+        num_tags: number of tags; the scorer's must be the same.
+        output_width: width of the result; None for the input's width.
     """
     check_num_tags("SegmentAttention", num_tags)
     check_output_width("SegmentAttention", output_width)

@@ -58,11 +58,11 @@ def build_segment_scorer_v1(
     """Return a builder of :class:`SegmentScorer`.
 
     Args:
-        num_tags: K, the number of labels; the composer's must be the same.
-        max_length: L, in tokens.
-        hidden_width: of the hidden layer.
-        encoder: gives the scorer, and only the scorer, the context of each token; None for the
-            token vectors themselves.
+        num_tags: number K of labels; the composer's must be the same.
+        max_length: largest number L of tokens of a segment.
+        hidden_width: width of the hidden layer.
+        encoder: module that gives the context of each token to the scorer alone; None for the token
+            vectors themselves.
     """
     check_num_tags("SegmentScorer", num_tags)
     check_hidden_width("SegmentScorer", hidden_width)

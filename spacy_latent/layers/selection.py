@@ -13,8 +13,8 @@ from spacy_latent.layers.base import Composer, ComposerBuilder
 class Selection(Composer):
     """Composition r_i = z_i v_i, or with ``unchosen`` z_i v_i + (1 − z_i) u, u a learned vector.
 
-    A later component pools. It sees the chosen tokens alone only if nothing goes around them: in a
-    ``LatentTok2Vec``, set ``residual = false``.
+    A later component pools the vectors. Set ``residual = false`` in a ``LatentTok2Vec``, or else it
+    also reads tokens that are not chosen.
     """
 
     parts = "items"
@@ -35,6 +35,6 @@ def build_selection_v1(unchosen: bool = False) -> ComposerBuilder:
     """Return a builder of :class:`Selection`, whose result has the width of the input.
 
     Args:
-        unchosen: give tokens that are not chosen a learned vector, not zeros.
+        unchosen: whether tokens that are not chosen have a learned vector in place of zeros.
     """
     return partial(Selection, unchosen=unchosen)

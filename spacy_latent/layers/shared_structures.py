@@ -1,4 +1,4 @@
-"""Common parts of several structures of one item, which a composer composes once."""
+"""Equal parts of several structures of one item, which a composer composes only once."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Round:
     Attributes:
         place: ``(R,)`` int64, the token of each state, as its place among the tokens of all items.
         target: ``(E,)`` int64, the state of this round that gets each message.
-        source: ``(E,)`` int64, the state from which each message comes. States of all earlier
-            rounds are counted in turn. Before them are the tokens' initial states if
-            :class:`SharedSubtrees` has them.
-        count: ``(R,)`` int64, messages of each state.
+        source: ``(E,)`` int64, the state that sends each message. States are numbered through all
+            earlier rounds, after the initial states of tokens if ``own`` of :class:`SharedSubtrees`
+            is true.
+        count: ``(R,)`` int64, number of messages that each state gets.
     """
 
     place: Tensor
@@ -39,7 +39,7 @@ class SharedSubtrees:
 
     Attributes:
         own: whether messages from tokens before the first round are needed.
-        rounds: the states that each adds.
+        rounds: the rounds, with the states that each adds.
         result: ``(S, n)`` int64, the state of each token after the last round, in the order in
             which the rounds add them; at padding the state of some token.
     """
@@ -54,9 +54,9 @@ def share_subtrees(
 ) -> SharedSubtrees | None:
     """Return the different subtrees of trees, or None if they cannot be shared.
 
-    They cannot be shared for soft structures, for those whose arcs get a gradient, and for those
-    with several heads of a token. They are never shared on a GPU: a product with all arcs takes
-    less time there than a copy to the CPU.
+    They cannot be shared if structures are soft, if arcs need a gradient, or if a token has several
+    heads. They are never shared on a GPU, where a product with all arcs takes less time than a copy
+    to the CPU.
 
     Args:
         z: ``(S, n+1, n+1)``.
@@ -119,7 +119,7 @@ class SharedMerges(Merges):
 def share_merges(z: Tensor, lengths: Tensor, items: int, item: Tensor | None) -> SharedMerges:
     """Return the merges of hard trees, see kernels.arborescences.head_merges.
 
-    Merges are shared if arcs get no gradient of their own.
+    Merges are shared unless arcs need a gradient.
 
     Args:
         z: ``(S, n+1, n+1)``, hard trees.
@@ -150,7 +150,7 @@ def distinct_pairs(first: Tensor, second: Tensor, count: int) -> tuple[Tensor, T
     """Return each different pair of two numbers ``(N,)`` int64 once, in order.
 
     Args:
-        count: above all of the second.
+        count: number greater than all in ``second``.
 
     Returns:
         First and second numbers of the pairs ``(U,)``, and the pair of each of the N.

@@ -14,8 +14,7 @@ class SpanAttention(Composer):
     """Composition r_t = tanh(W [v_t; a_t]) of each token's vector and its spans.
 
     a_t = Σ z[i, j] s_ij / Σ z[i, j] over spans i ≤ t ≤ j, with s_ij = [v_i; v_j; mean of v_i …
-    v_j]. If the sum of z is below 1, as for a token that may be in no span, there is no division by
-    it.
+    v_j]. The divisor is at least 1, for tokens that may be in no span.
 
     These representations are linear in the vectors. So cumulative sums of z give each token's
     weight in each average. This takes O(n²) memory; all n² representations would take O(n²·width).
@@ -57,7 +56,7 @@ def build_span_attention_v1(output_width: int | None = None) -> ComposerBuilder:
     """Return a builder of :class:`SpanAttention`.
 
     Args:
-        output_width: None keeps the input's width.
+        output_width: width of the result; None for the input's width.
     """
     check_output_width("SpanAttention", output_width)
     return partial(SpanAttention, output_width=output_width)

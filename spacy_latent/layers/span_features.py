@@ -1,8 +1,8 @@
 """Features of all spans of a text: one hidden layer over their ends, content and length.
 
-Spans are cells, row by row: the spans that begin with the first token, the shortest first, then the
-spans that begin with the second. A square of first and last token would be half empty. A row stays
-in the processor's cache while it is computed.
+Spans are stored in rows of cells: the spans that begin with the first token, the shortest first,
+then the spans that begin with the second. A square of first and last token would be half empty. A
+row stays in the processor's cache while it is computed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SpanCells:
 
     @property
     def flat(self) -> Tensor:
-        """Place of each in a square ``(n, n)``, ``(P,)``."""
+        """Index of each span in a flattened square ``(n, n)``, ``(P,)``."""
         return self.first * self.n + self.last
 
     def chart(self, values: Tensor) -> Tensor:
@@ -76,8 +76,7 @@ def span_features(roles: Tensor, width: Tensor, cells: SpanCells) -> Tensor:
 
     Args:
         roles: ``(n, B, 3h)``, F, L and M of each token.
-        width: ``(buckets, h)``, by the number of tokens in powers of two, as of
-            ``distance_buckets``.
+        width: ``(buckets, h)``, d by the bucket of the number of tokens, see ``distance_buckets``.
     """
     refuse_transforms("span_features", roles, width)
     found: Any = _SpanFeatures.apply(roles, width, cells)
@@ -123,7 +122,7 @@ class _SpanFeatures(torch.autograd.Function):
             row *= share[:size]
             d_up_to[i : i + size] += row
             d_before[i] = row.sum(0)
-        # Sums from the beginning, up to a token and before it.
+        # Cumulative sums, including a token and before it.
         d_inner = (d_up_to - d_before).flip(0).cumsum(0).flip(0) + d_before
         d_width = made.new_zeros(ctx.width).index_add_(0, buckets, by_width)
         return torch.cat([d_first, d_last, d_inner], -1), d_width, None

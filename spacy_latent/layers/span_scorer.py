@@ -61,9 +61,9 @@ def build_span_scorer_v1(
     """Return a builder of :class:`SpanScorer`, which describes ``span_width``.
 
     Args:
-        hidden_width: of each role's hidden layer.
-        encoder: gives the scorer, and only the scorer, the context of each token; None for the
-            token vectors themselves.
+        hidden_width: width of each role's hidden layer.
+        encoder: module that gives the context of each token to the scorer alone; None for the token
+            vectors themselves.
     """
     check_hidden_width("SpanScorer", hidden_width)
     return partial(SpanScorer, hidden_width=hidden_width, encoder=encoder, span_width=span_width)

@@ -1,4 +1,4 @@
-"""Decisions of a shift-reduce parser from its earlier compositions (Yogatama et al. 2017)."""
+"""Scores of a shift-reduce parser from its earlier compositions (Yogatama et al. 2017)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class StackScorer(EncodedScorer):
     They are computed by one hidden layer over the states of the two topmost spans of the stack and
     of the next word.
 
-    The states come from a binary Tree-LSTM of its own, as in Havrylov et al. (2019). So the parser
-    learns from rewards alone and the composer from the loss alone. Sampling takes 2n − 1 steps for
+    The states come from a separate binary Tree-LSTM, as in Havrylov et al. (2019). So the parser
+    only learns from rewards, and the composer only from the loss. Sampling takes 2n − 1 steps for
     all parsers of a batch at once. Log-probabilities of given trees, and their gradient, take one
     step for each level of the trees.
     """
@@ -93,7 +93,7 @@ class BoundShiftReduce(ShiftReduce):
         row, second, top, last = decisions.row, decisions.second, decisions.top, decisions.last
         left, right = known[node[row, second, top - 1]], known[node[row, top, last]]
         following = item[row] * longest + last + 1
-        # Parsers of an item often have to make the same decision.
+        # Compute equal decisions once, since parsers of an item often have the same states.
         pairs = left * len(states) + right
         pairs, following, which = distinct_pairs(pairs, following, len(states))
         logits = self.scorer.decide(
@@ -152,10 +152,10 @@ def build_stack_scorer_v1(
     """Return a builder of :class:`StackScorer`.
 
     Args:
-        state_width: of the Tree-LSTM, None for the input's.
-        hidden_width: of the hidden layer.
-        encoder: gives the scorer, and only the scorer, the context of each token; None for the
-            token vectors themselves.
+        state_width: width of the Tree-LSTM's states; None for the input's width.
+        hidden_width: width of the hidden layer.
+        encoder: module that gives the context of each token to the scorer alone; None for the token
+            vectors themselves.
     """
     check_whole("StackScorer", or_null=True, state_width=state_width)
     check_hidden_width("StackScorer", hidden_width)

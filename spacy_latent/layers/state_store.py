@@ -11,7 +11,7 @@ from spacy_latent.layers.binary_tree_lstm import State
 class StateStore:
     """Hidden states and memories, ``(..., size)`` each, by their places.
 
-    Parsers hold places. So a beam can copy a parser several times without its states.
+    Parsers hold places, so copies of a parser need no copies of states.
     """
 
     def __init__(self, states: State) -> None:

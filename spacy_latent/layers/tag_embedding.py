@@ -40,7 +40,7 @@ def build_tag_embedding_v1(num_tags: int = 8) -> ComposerBuilder:
     """Return a builder of :class:`TagEmbedding`, whose result has the width of the input.
 
     Args:
-        num_tags: the same as for the scorer.
+        num_tags: number of tags; the scorer's must be the same.
     """
     check_num_tags("TagEmbedding", num_tags)
     return partial(TagEmbedding, num_tags=num_tags)

@@ -1,4 +1,4 @@
-"""Token vectors with the embedding of their latent tag added, for structures of tags alone."""
+"""Token vectors with the embedding of their latent tag added, for parts that are tags."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def build_tag_sequence_embedding_v1(num_tags: int = 8) -> ComposerBuilder:
     """Return a builder of :class:`TagSequenceEmbedding`, whose result has the width of the input.
 
     Args:
-        num_tags: the same as for the scorer.
+        num_tags: number of tags; the scorer's must be the same.
     """
     check_num_tags("TagSequenceEmbedding", num_tags)
     return partial(TagSequenceEmbedding, num_tags=num_tags)

@@ -21,8 +21,8 @@ class TransitionScorer(EncodedScorer):
     """Scores ``(B, n, K, K)``, [position, previous tag, tag]: s[i, p, t] = e(v_i)[t] + A[p, t].
 
     Emissions e are linear, or with ``hidden_width`` a perceptron. The first tag has no previous
-    one. So position 0 has a learned score for each tag in place of A. It is the same in all rows,
-    of which structures read the first.
+    tag, so position 0 has a learned score for each tag in place of A. This score is the same in all
+    rows, of which structures only read the first.
     """
 
     parts = "transitions"
@@ -51,10 +51,10 @@ def build_transition_scorer_v1(
     """Return a builder of :class:`TransitionScorer`.
 
     Args:
-        num_tags: K; the composer's must be the same.
-        hidden_width: of the emissions' hidden layer; None for a linear one.
-        encoder: gives the scorer, and only the scorer, the context of each token; None for the
-            token vectors themselves.
+        num_tags: number K of tags; the composer's must be the same.
+        hidden_width: width of the hidden layer of emissions; None for linear emissions.
+        encoder: module that gives the context of each token to the scorer alone; None for the token
+            vectors themselves.
     """
     check_num_tags("TransitionScorer", num_tags)
     check_hidden_width("TransitionScorer", hidden_width)

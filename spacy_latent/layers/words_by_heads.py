@@ -14,13 +14,13 @@ from spacy_latent.layers.hashed_words import HashedWordDecoder, check_size
 class WordsByHeads(HashedWordDecoder, ArcDecoder):
     """Decoder that draws each word from softmax(W v + b), with v made of its head.
 
-    v is made of the embedding of the head, which is the decoder's own and sees no other word. There
-    is one layer for words before their head and another for words after it. The root has an
-    embedding of its own.
+    v is computed from the decoder's own embedding of the head, which reads no other word. There is
+    one layer for words before their head, and another for words after it. The root has an embedding
+    of its own.
 
     A word is a row of both tables, by its hash. Words that share a row are one word here, as in
     BagOfWords. Initially, softmax(b) is the frequency of each row in the training texts, with one
-    more of each.
+    added to each count.
     """
 
     def __init__(self, width: int, size: int = 2000, attr: str = "NORM") -> None:
@@ -34,7 +34,7 @@ class WordsByHeads(HashedWordDecoder, ArcDecoder):
     def forward(self, words: Tensor, lengths: Tensor) -> Tensor:
         place = torch.arange(words.shape[1], device=words.device)
         inside = place < lengths.to(words.device)[:, None]
-        # Each word of the batch once, for all sentences.
+        # Compute each different word of the batch once.
         used, own = words.remainder(self.size).unique(return_inverse=True)
         root = self.root.expand(1, -1)
         vectors = torch.cat([root, self.heads(used)])

@@ -14,13 +14,12 @@ from spacy_latent.layers.hashed_words import HashedWordDecoder, check_size
 class WordsByWords(HashedWordDecoder, CellDecoder):
     """Decoder that draws each word from softmax(W tanh(A v + a) + b), with v of its partner.
 
-    v is the embedding of the word of the second text with which the word is aligned. It is the
-    decoder's own and sees no other word. A word that is aligned with none has an embedding of its
-    own in place of v.
+    v is the decoder's own embedding of the word of the second text with which the word is aligned.
+    It reads no other word. For words without a partner, v is a learned vector.
 
     A word is a row of both tables, by its hash. Words that share a row are one word here, as in
     BagOfWords. Initially, softmax(b) is the frequency of each row in the training texts, with one
-    more of each.
+    added to each count.
     """
 
     def __init__(self, width: int, size: int = 2000, attr: str = "NORM") -> None:
@@ -31,7 +30,7 @@ class WordsByWords(HashedWordDecoder, CellDecoder):
         self.output = self.make_output(width)
 
     def forward(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-        # Each partner of the batch once, for all pairs.
+        # Compute each different partner of the batch once.
         used, own = second.remainder(self.size).unique(return_inverse=True)
         wanted, drawn = first.remainder(self.size).unique(return_inverse=True)
         vectors = torch.cat([self.none[None], self.partners(used)])

@@ -1,8 +1,8 @@
 """Start values for labels that are added to a trained model.
 
-The predictions of the model stay the same. A new label scores as "no label" does, minus ``BEHIND``.
-So it is never the better choice before it is trained. Until the next training, predictions exclude
-new labels, which would take a little probability from the others.
+The predictions of the model stay the same. The score of a new label is the score of "no label"
+minus ``BEHIND``, so it is never the best choice before it is trained. Predictions exclude new
+labels until the next training, since they would take a little probability from the others.
 """
 
 from __future__ import annotations

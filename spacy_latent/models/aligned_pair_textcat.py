@@ -69,8 +69,8 @@ def build_aligned_pair_textcat_v1(
             vectors of the words of each text to one vector.
         mixed_precision: as in ``spacy-latent.LatentTextClassifier.v1``.
         evidence: objective to learn alignments from the words of pairs, including those without
-            labels: the words of the first text given those of the second; None to learn from labels
-            alone. The structure must be ManyToOneAlignment.
+            labels: the words of the first text given the second text; None to learn only from
+            labels. The structure must be ManyToOneAlignment.
         nO: number of labels; set by the component.
     """
     from spacy_latent.estimators.sparsemap import SparseMAP

@@ -1,4 +1,4 @@
-"""Objective of the words of a text given another one, through an alignment: IBM models 1 and 2.
+"""Log-probability of the words of a text given another text, summed over alignments (IBM models).
 
 Each word of the first text is drawn given the word of the second with which it is aligned. The
 alignment is summed out: log p(a | b) = Σ_i log Σ_j p(j | i) t(a_i | b_j), one log-sum-exp for each
@@ -60,7 +60,7 @@ class AlignedWords(WordObjective):
     def check(self, structure: Structure, estimator: Estimator) -> None:
         """Raise an error if the words of the first text do not have one partner at most.
 
-        The estimator must train the softmax over alignments, once for each update.
+        The estimator must train the softmax over alignments, with one step for each update.
         """
         for each in [structure, *(stage for _, stage in structure.stages)]:
             if not isinstance(each, ManyToOneAlignment):
@@ -141,7 +141,7 @@ class AlignmentWordObjective(nn.Module):
         inside = structure.part_mask(scores, sizes)
         row = torch.arange(scores.shape[1], device=scores.device)
         if structure.unaligned:
-            # An unaligned word has no part, and so its decoder's part is a constant.
+            # An unaligned word has no cell, so its log-probability is added as a constant.
             cells = cells - alone[..., None]
             without = alone
         else:

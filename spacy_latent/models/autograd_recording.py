@@ -1,4 +1,4 @@
-"""Thinc models that work alike in any mode of torch: gradients and precision are their own."""
+"""Recording of gradients in Thinc models, whatever mode of torch the caller has set."""
 
 from __future__ import annotations
 

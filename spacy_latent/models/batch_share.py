@@ -1,8 +1,8 @@
-"""Share of a batch that this process has, if several processes train on one batch together.
+"""Share of a batch in this process, if several processes train on one batch together.
 
-Losses are sums over docs, and gradients of several processes are added up. A mean over the tokens
-of a batch would then count once for each process. Multiplied by the share of tokens of each
-process, it becomes the mean over all tokens.
+Losses are sums over docs, and gradients of several processes are added up. A mean over tokens would
+then be counted once for each process. Each process multiplies its mean by its share of the tokens,
+so that the sum is the mean over all tokens.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _share: ContextVar[float] = ContextVar("share_of_batch", default=1.0)
 
 
 def share_of_batch() -> float:
-    """Return the share of the tokens of the batch in this process, 1 if all of them are."""
+    """Return the share of the batch's tokens that are in this process, 1 if all of them are."""
     return _share.get()
 
 

@@ -3,8 +3,9 @@
 The allowed sets of labels form a random field over one bit for each label (Deng et al. 2014,
 "Large-Scale Object Classification Using Label Relation Graphs"). The probability of an allowed set
 is proportional to exp(the sum of the logits of its labels). All other sets have probability 0. Sums
-over the sets are exact. They eliminate one label after another. A table holds only the allowed
-states of the labels that remain in it, for a group of exclusive labels as many as labels.
+over the sets are exact, by variable elimination, one label after another. A table holds only the
+allowed states of its labels. A group of exclusive labels therefore has only one state more than it
+has labels.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Table:
 
     Attributes:
         labels: their numbers, ascending.
-        states: the labels that a text has, for each state.
+        states: for each state, the labels that a text has.
     """
 
     labels: tuple[int, ...]
@@ -82,10 +83,11 @@ def _checked(name: str, groups: Iterable[Iterable[str]]) -> list[list[str]]:
 class CategoryConstraints:
     """Constraints on labels that exclude or imply each other, for ``latent_textcat_multilabel``.
 
-    ``doc.cats`` then has the probability of each label over the allowed sets. Those of a group of
-    exclusive labels sum to at most 1, and no label is more probable than one it implies. So the
-    labels above a threshold of 0.5 or more satisfy these constraints. The loss is −log of the
-    probability of the known labels of a text.
+    ``doc.cats`` then holds the probability of each label over the allowed sets. The probabilities
+    of a group of exclusive labels sum to at most 1, and no label is more probable than one it
+    implies. So the labels above a threshold of 0.5 or more satisfy these constraints, except that a
+    ``one_of`` group may have no label above it. The loss is −log of the probability of the known
+    labels of a text.
 
     Args:
         exclusive: groups of labels of which a text has at most one.
@@ -147,7 +149,7 @@ class CategoryConstraints:
             )
         number = {label: place for place, label in enumerate(labels)}
         size = len(labels)
-        # By the setting in a config.
+        # The key of the setting in a config.
         said: dict[str, list[Table]] = {}
         for name, groups, least in (("exclusive", self.exclusive, 0), ("one_of", self.one_of, 1)):
             for group in groups:
@@ -174,7 +176,7 @@ class CategoryConstraints:
             ) from None
 
     def _alike(self, group: list[str]) -> list[list[str]]:
-        """Divide a group into labels that imply the same others, and single other labels."""
+        """Divide a group into parts: labels that imply the same others, and single other labels."""
         conclusions: dict[str, set[str]] = {}
         for premise, *others in self.implied:
             conclusions.setdefault(premise, set()).update(others)
@@ -188,8 +190,8 @@ class CategoryConstraints:
 def _of_group(parts: Sequence[list[int]], least: int, first: int) -> list[Table]:
     """Return the tables of a group with at most one label, or with exactly one if ``least`` is 1.
 
-    A part with several labels has a hidden label, numbered from ``first``. It holds if one of the
-    part does. So the labels of a part are summed out before they meet those of other parts.
+    A part with several labels has a hidden label, numbered from ``first``, which is 1 if a label of
+    the part is. So the labels of a part are summed out before they share a table with other parts.
     """
     tables: list[Table] = []
     members: list[int] = []
@@ -210,12 +212,12 @@ class LabelField:
     """Sums over the sets of labels that all tables allow.
 
     Args:
-        hidden: number of labels, the last ones, that have no score.
+        hidden: number of hidden labels without a score. They are the last ones.
     """
 
     def __init__(self, size: int, tables: Sequence[Table], hidden: int = 0) -> None:
         self.size, self.hidden = size, hidden
-        # By place in the list of all tables ever made.
+        # Tables by their index in the order in which they are made.
         present = dict(enumerate(tables))
         self.rows = [len(table.states) for table in tables]
         self.steps: list[Elimination] = []
@@ -333,9 +335,9 @@ def _contradicting(size: int, said: dict[str, list[Table]]) -> list[str]:
 
 
 def _cost(tables: Sequence[Table]) -> float:
-    """Return a bound of the logarithm, to base 2, of the number of states of the joint table."""
+    """Return an upper bound on the base-2 logarithm of the number of states of the joint table."""
     product = sum(log2(len(table.states)) for table in tables)
-    # One label is in all tables. Counting the labels that only some tables share takes longer.
+    # All tables share one label. Counting labels that only some of them share would take longer.
     bound = min(product, 1 + sum(len(table.labels) - 1 for table in tables))
     if bound <= log2(MOST_STATES):
         return bound
@@ -354,7 +356,7 @@ def _too_many(states: int, labels: int) -> LatentError:
 def _joined(tables: dict[int, Table]) -> tuple[Table, tuple[tuple[int, Tensor], ...]]:
     """Return the states that all tables allow, and the row of each table in each state."""
     labels: frozenset[int] = frozenset()
-    # The labels of a state, with the row of each table so far.
+    # The labels of a state, with its row in each table that was joined.
     states: list[tuple[frozenset[int], tuple[int, ...]]] = [(frozenset(), ())]
     order = sorted(tables, key=lambda k: len(tables[k].states))
     for table in map(tables.__getitem__, order):
@@ -380,8 +382,8 @@ def _joined(tables: dict[int, Table]) -> tuple[Table, tuple[tuple[int, Tensor], 
 
 def _log_sums(values: Tensor, target: Tensor, rows: int) -> Tensor:
     """Return log Σ exp of the values ``(..., S)`` that have the same target, ``(..., rows)``."""
-    # States that two tables forbid count like those that one does. Values less than NEVER would
-    # make a sum 0, and the gradient of its logarithm NaN.
+    # A state that two tables forbid gets the same value as one that a single table forbids. Values
+    # below NEVER would make a sum 0, and the gradient of its logarithm NaN.
     values = values.clamp_min(NEVER)
     places = target.expand_as(values)
     shape = (*values.shape[:-1], rows)

@@ -28,7 +28,7 @@ def most_compatible(observed: Sequence[tuple[int, int]]) -> list[bool]:
     kept = [True] * len(observed)
     if not crosses(observed):
         return kept
-    # Most spans of a long text cross no other.
+    # Most spans of a long text cross no others, and need no search.
     starts, ends = np.array(observed, dtype="int64").T
     crossing = np.zeros(len(observed), dtype=bool)
     for i, (start, end) in enumerate(observed):
@@ -46,7 +46,7 @@ def most_compatible(observed: Sequence[tuple[int, int]]) -> list[bool]:
 
 
 def _leave_out(observed: Sequence[tuple[int, int]], cluster: list[int], kept: list[bool]) -> None:
-    """Choose among overlapping spans, on a chart whose tokens are the stretches between ends."""
+    """Leave out as few crossing spans as possible, by a chart over the stretches between ends."""
     ends = sorted({end for i in cluster for end in observed[i]})
     number = {end: place for place, end in enumerate(ends)}
     n = len(ends) - 1

@@ -34,16 +34,16 @@ from spacy_latent.models.text_module import TextModule
 from spacy_latent.structures.base import Structure
 
 NAME = "composed_pair_textcat"
-# Trees in the support of a text. There are as many predictions as pairs of them.
+# Largest number of trees in the support of a text. Each pair of trees has a prediction.
 MAX_ITER = 10
-# Numbers in the vectors of all pairs of a batch: a gigabyte in float32.
+# Largest number of entries of the vectors of all pairs of a batch: a gigabyte in float32.
 MAX_NUMBERS = 1 << 28
 
 
 class TextsOfPairs(PairSpans):
-    """Both texts of each doc as spans with a structure each, in place of one span of both.
+    """Span getter that gives each of the two texts of a doc a structure of its own.
 
-    There are none for a doc in which a text is empty.
+    A doc in which a text is empty has no spans.
     """
 
     def _split(self, doc: Doc) -> list[tuple[int, ...]]:
@@ -69,10 +69,10 @@ class TextsOfPairs(PairSpans):
 class PairModule(TextModule):
     """Module from rows to one vector for each doc of two texts and each pair of structures.
 
-    The structures of both texts are independent. If the estimator weights structures, the K² pairs
-    have the products of their weights, so that sums over pairs are exact. The same holds for
-    samples without log-probabilities. If samples have them, the k-th samples of both texts are a
-    pair, with the sum of their log-probabilities.
+    The structures of both texts are independent. If the estimator weights structures, or draws
+    samples without log-probabilities, all K² pairs are formed. A pair has the product of both
+    weights, so that sums over pairs are exact. If samples have log-probabilities, the k-th samples
+    of both texts are a pair, with the sum of their log-probabilities.
     """
 
     @property
@@ -109,7 +109,7 @@ class PairModule(TextModule):
             log_prob = torch.zeros_like(weight)
         pairs = torch.cat([u, v, (u - v).abs(), u * v], -1)
         if not outputs:
-            # A result without a gradient is an error in training.
+            # In training, a result without a gradient would raise an error.
             pairs = pairs + no_loss(rows)
         mean = features.unflatten(0, (len(docs), 2)).mean(1)
         return (pairs, weight, log_prob, extras[0] + extras[1]), penalty, (outputs, mean)
@@ -133,13 +133,13 @@ class PairModule(TextModule):
 
 
 def in_pairs(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each of K entries of ``first`` beside each of ``second``, both ``(K², ...)``."""
+    """Return all pairs of an entry of ``first`` and an entry of ``second``, both ``(K², ...)``."""
     count = len(first)
     return first.repeat_interleave(count, 0), second.repeat(count, *[1] * (second.dim() - 1))
 
 
 def texts_apart(groups: list[Group], docs: int) -> tuple[list[Group], list[Range]]:
-    """Return the groups with texts in place of docs, and the rows of each text.
+    """Return the groups with numbers of texts in place of docs, and the rows of each text.
 
     The texts 2d and 2d + 1 are of doc d. They have no rows if the doc has no spans.
     """

@@ -1,4 +1,4 @@
-"""Attributes of models that the config determines, also after training.
+"""Attributes of models whose value comes from the config, also after training.
 
 Thinc saves the attributes of a model with its weights, and restores them over the config of the
 pipeline. A changed config would then have no effect.

@@ -3,11 +3,11 @@
 All terms are differences of log-partitions: of all sequences, minus the same with the evidence as a
 weight (Lafferty et al. 2001; Tsuboi et al. 2008 if some tags are not known).
 
-A run of tags may also be known to be wrong. The sequences that agree are then those without the
-run. They are a disjoint union over the first position at which they leave the run. A sum over
-these, in place of 1 − P(run), loses no digits if P(run) is close to 0 or 1. The same holds for the
-sum over tags and numbers of entities of :mod:`spacy_latent.models.entity_counts`, in place of 1 −
-P(none).
+A run of tags may also be known to be wrong. The sequences without the run then agree. They are a
+disjoint union over the first position at which they leave the run. Summing over this union, instead
+of computing 1 − P(run), loses no digits if P(run) is close to 0 or 1. For the same reason
+:mod:`spacy_latent.models.entity_counts` sums over tags and numbers of entities instead of computing
+1 − P(none).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Loss:
         losses: ``(D,)``, in nats.
         emissions: gradient of the sum of losses, ``(T, K)``.
         transitions: gradient for the bound transitions, ``(K + 2, K)``.
-        left_out: docs whose annotation no sequence agrees with. It does not count for them.
-        posteriors: ``(T, K)``, probability of each tag given the evidence. It is 0 for docs without
-            evidence and for those left out. The gradient for potentials is its negative.
+        left_out: docs whose annotation no sequence agrees with. Their annotation is ignored.
+        posteriors: ``(T, K)``, probability of each tag given the evidence; 0 for docs that have no
+            evidence or are left out. The gradient of the loss for the potentials is −posteriors.
         contradictory: docs whose tags agree with some sequence, although no such sequence has their
             counts.
     """
@@ -53,8 +53,8 @@ class Loss:
     contradictory: list[int]
 
 
-# Largest number of rows of sums kept at once: each departure from a run is a copy of its doc. With
-# 25 tags they take some 30 MB.
+# Largest number of rows of sums that are in memory at once, some 30 MB with 25 tags. Each departure
+# from a run needs a copy of its doc.
 ROWS = 30_000
 
 
@@ -106,7 +106,7 @@ def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEv
 
     A rejected run of k tags takes the time of k docs of the same length. Memory does not depend on
     the number of runs. Counts take up to the time of one doc for each combination of numbers of
-    entities, which are two for one "at least one".
+    entities: two combinations for a single "at least one".
 
     Args:
         chain: tag sequences with bound transitions, float64, on the CPU.
@@ -120,15 +120,15 @@ def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEv
 
 
 class _Terms:
-    """The log-partitions of all docs whose differences are the losses.
+    """The log-partitions of all docs, whose differences are the losses.
 
     A doc adds up to three terms: its tags, rejected runs, counts. A doc without evidence adds 0. If
     its evidence allows one sequence, a score replaces the sum. If its counts form one group, that
     sum covers the tags, too.
 
-    The gradient of a doc's terms comes from ``scale``, from ``paths``, from the shares of
-    :class:`_Complements`, and from ``log_sums_with_counts``. A factor of a doc is needed in all
-    four, and not in the posteriors, from which other parameters learn.
+    The gradient of a doc's terms comes from four places: ``scale``, ``paths``, the shares of
+    :class:`_Complements`, and ``log_sums_with_counts``. A factor of a doc's loss belongs in all
+    four. It does not belong in the posteriors, from which other parameters learn.
 
     Attributes:
         rows: rows of each doc in the emissions.
@@ -249,7 +249,8 @@ class _Terms:
         d_emissions, begin = d_items[: len(self.emissions)], len(self.emissions)
         posteriors = np.zeros_like(self.emissions)
         for d in self.constrained:
-            # Its scale is −1, plus the share of counts that are conditioned on the tags.
+            # The scale of this sum is −1, plus the share of the counts that are conditioned on the
+            # tags.
             own = self.rows[d]
             posteriors[own] -= d_items[begin : begin + len(own)]
             begin += len(own)
@@ -306,8 +307,8 @@ class _Complements:
         return self.values
 
     def _sum_up(self) -> None:
-        # The departures of one long run may exceed ROWS. They are then summed in parts, and again
-        # for the gradient, so that one part is in memory at a time.
+        # The departures of one long run may exceed ROWS. They are then summed in parts, and each
+        # part again for its gradient, so that only one part is in memory.
         parts: list[list[tuple[int, Run, _Departure]]] = [[]]
         size = 0
         for d, run, departures in self.waiting:
@@ -366,7 +367,7 @@ class _Departure:
 
 
 def _departures(chain: TagSequence, run: Run, size: int) -> list[_Departure]:
-    """Return all ways to leave a run in a doc of this size; a sequence leaves it in one at most."""
+    """Return all ways to leave a run in a doc of this size; they exclude each other."""
     assert chain.bound is not None
     transitions, _, end = (part.numpy() for part in chain.bound)
     found = []
@@ -382,7 +383,7 @@ def _departures(chain: TagSequence, run: Run, size: int) -> list[_Departure]:
 
 
 def _departing(scores: np.ndarray, run: Run, departure: _Departure) -> np.ndarray:
-    """Return the scores ``(n, K)`` of a doc, −inf for sequences that do not leave the run there."""
+    """Return the scores ``(n, K)`` of a doc, with −inf for sequences without this departure."""
     found, followed = scores.copy(), departure.followed
     for i, tag in enumerate(run.tags[:followed], run.start):
         found[i] = -np.inf

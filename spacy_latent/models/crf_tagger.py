@@ -78,9 +78,9 @@ def build_crf_tagger_v2(
 ) -> Model[list[Doc], TagScores]:
     """Build the model of ``crf_ner``, with scores that are a multiple of the weights' output.
 
-    Adam changes a weight by at most about the learning rate in each step. So the scores of tags and
-    of neighbours need fewer steps if the multiple is larger. The first version learns slowly with a
-    hidden layer, whose vectors are normalized and smaller than an embedder's.
+    The multiple makes training faster. Adam changes a weight by at most about the learning rate in
+    each step, so scores change more in a step if they are a larger multiple. Version 1 learns
+    slowly with a hidden layer, whose vectors are normalized and smaller than an embedder's.
 
     Args:
         tok2vec: embedder, or a listener.
@@ -105,12 +105,12 @@ def build_crf_tagger_v2(
 
 
 def build_table() -> Model:
-    """Build a separate node, because a model that has weights cannot change its dimensions."""
+    """Build a separate node, since Thinc cannot change dimensions of a model that has weights."""
     return Model("transitions", no_forward, params={"transitions": None})
 
 
 def no_forward(model: Model, X: Any, is_train: bool) -> Any:
-    """Raise an error: the node is never run, and holds a parameter."""
+    """Raise an error: the node only holds a parameter and is never run."""
     raise NotImplementedError("This node only holds the transitions of the tagger.")
 
 
@@ -176,12 +176,13 @@ def set_tags(model: Model, tags: int) -> None:
 
 
 def begin_outside(model: Model) -> None:
-    """Let tokens begin outside of entities with probability ``OUTSIDE``, neighbours apart.
+    """Initialize the model so that tokens are "O" with probability ``OUTSIDE``, without neighbours.
 
-    Before training all tags are equally probable, so a token is more probably in an entity than
-    outside. A sum over the tags of a token without annotation increases each of them in proportion
-    to its probability. So it would first learn that such tokens are in entities. With sources it
-    would learn that every token is in an entity which any of them marked, and that they miss many.
+    Without this, all tags are equally probable before training, so a token is more probably in an
+    entity than outside. The loss of a token without annotation increases each tag in proportion to
+    its probability. So the model would first learn that such tokens are in entities. With sources
+    it would learn that every token that any source marked is in an entity, and that sources miss
+    many entities.
 
     Args:
         model: initialized tagger. Without a number of tags, or with trained weights, it stays as
@@ -199,8 +200,8 @@ def begin_outside(model: Model) -> None:
 def _begin_as_outside(model: Model, known: int) -> None:
     """Let tags from ``known`` on score as the first tag, "O", minus ``BEHIND``.
 
-    A sequence with such tags is then worse than the one with "O" in their place. That sequence is
-    always valid, since these tags are all tags of their labels.
+    A sequence with such tags then scores less than the same sequence with "O" in their place. That
+    sequence is always valid, since each new label has all of its tags among the new tags.
     """
     output, table = model.layers[-2:]
     weight: Any = output.get_param("W")
@@ -224,7 +225,7 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
     backprops: list[Callable[[Any], Any]] = []
     sizes = [len(array) for array in arrays]
     if len(docs) == 1 and not is_train:
-        # One doc needs no padding between docs, and no copies.
+        # A single doc needs no padding between docs, and so no copies.
         (rows,) = arrays
         for layer in hidden:
             rows, backprop_rows = layer(rows, is_train)

@@ -1,4 +1,4 @@
-"""Text classifier that reads only a code of the text: a latent category or a vector of bits.
+"""Text classifier that reads only a code of the text: a latent category, or a vector of bits.
 
 With a bound on the evidence of words, it is a semi-supervised variational autoencoder of bags of
 words with a discrete latent variable (compare Kingma et al. 2014; Miao et al. 2016, section 3).
@@ -34,7 +34,7 @@ from spacy_latent.stages import periods
 from spacy_latent.structures.base import Structure
 
 NAME = "DocumentCode"
-# Larger than any doc, so that each has one code.
+# Greater than the length of any doc, so that each has one code.
 WHOLE = 10**9
 
 
@@ -63,20 +63,20 @@ def build_document_code_v1(
     Args:
         tok2vec: embedder, of any kind, including listeners.
         exclusive_classes: whether each doc has one label (softmax) or any number of them (sigmoid).
-        structure: set of codes: None for OneOfN, a category; Bits for any vector of bits, KOfN for
-            those with k bits on.
-        estimator: None for DenseMarginalization, which sums up to 64 codes. Any estimator for the
-            structure can be used.
+        structure: set of codes. None for OneOfN, a category; Bits for all vectors of bits; KOfN for
+            vectors with k bits that are 1.
+        estimator: None for DenseMarginalization, which sums over up to 64 codes. Any estimator for
+            the structure can be used.
         size: number of categories, or of bits.
-        code_width: width of the vector of a code, which is the sum of the vectors of the bits that
-            are on.
+        code_width: width of the vector of a code, which is the sum of the vectors of its bits that
+            are 1.
         hidden_width: width of a hidden layer between the mean and maximum of the token vectors and
             the scores of the parts of the code; None for no such layer.
         scorer_learn_rate, temperature, dropout, mixed_precision: as in
             ``spacy-latent.LatentTok2Vec.v1``.
         evidence: objective to learn from the words of texts, including those without labels: a
-            prior over codes, and a decoder of the words from the code; None to learn from labels
-            alone.
+            prior over codes, and a decoder of the words from the code; None to learn only from
+            labels.
         nO: number of labels; set by the component.
     """
     from spacy_latent.structures.one_of_n import OneOfN
@@ -127,7 +127,7 @@ def check_codes(structure: Structure, estimator: Estimator, size: int) -> None:
 
 
 def check_stage(codes: Structure, estimator: Estimator, size: int) -> None:
-    """Raise an error if an estimator needs structures of words, or sums too many codes."""
+    """Raise an error if an estimator needs structures of words, or sums over too many codes."""
     if not estimator.uses_scores:
         raise IncompatiblePair(
             NAME,

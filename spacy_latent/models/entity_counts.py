@@ -1,10 +1,10 @@
 """Log-partitions of a chain of tags under conditions on the numbers of entities.
 
-A state of the chain is a tag and, for each counted label, the number of its entities that have
-ended before, up to the number in the condition. All terms are positive, so no digit is lost when
-few sequences satisfy the condition. Inclusion and exclusion over labels would sum as many chains
-and subtract nearly equal numbers. An entity is counted at its last token. Transitions then have the
-same weights for all numbers, which are the lanes of vectors in
+A state of the chain is a tag, together with the number of entities of each counted label that have
+ended before. Numbers are counted up to the number in the condition. All terms are positive, so no
+digits are lost if few sequences satisfy the condition. Inclusion and exclusion over labels would
+sum as many chains, and subtract nearly equal numbers. An entity is counted at its last token. So
+transitions have the same weights for all numbers, and the numbers are the lanes of vectors in
 :mod:`spacy_latent.kernels.chains.counted_tags`.
 """
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from spacy_latent.kernels.chains.counted_tags import Counters
     from spacy_latent.kernels.chains.tag_batches import BatchSums
 
-# Largest number of combinations of counts in one chain: four labels with at least one entity each.
-# More labels are summed in several groups.
+# Largest number of combinations of counts in one chain, enough for four labels with at least one
+# entity each. More labels are summed in several groups.
 MOST = 16
 
 
@@ -43,8 +43,8 @@ def batch_sums(
 def jointly_counted(counts: Sequence[EntityCount]) -> list[tuple[EntityCount, ...]]:
     """Return the counts in groups, each of which one chain sums jointly.
 
-    A group has at most :data:`MOST` combinations. Within it a token of one label is known to be of
-    no other. Groups are taken as independent of each other, given the known tags.
+    A group has at most :data:`MOST` combinations. Within a group the sum accounts for tokens having
+    only one label. Between groups it does not: given the known tags, groups count as independent.
     """
     groups: list[list[EntityCount]] = []
     size = 0
@@ -83,8 +83,8 @@ def log_sums_with_counts(
     Args:
         chain: tag sequences with bound transitions, float64.
         scores: ``(T, K)`` float64.
-        jobs: adjacent rows of ``scores``, at least one, and at least one count. Each count is of
-            another label.
+        jobs: for each job its adjacent rows of ``scores``, at least one, and its counts, at least
+            one. The counts of a job have different labels.
     """
     from spacy_latent.kernels.chains.counted_tags import sum_with_counters
 
@@ -162,7 +162,7 @@ def _sum_again(
 ) -> tuple[float, np.ndarray, np.ndarray]:
     """Return the log-partition of one job and its gradients, from a chain over tags and layers.
 
-    It is slow, because the chain has L · K tags, and sums on logarithms if it must.
+    It is slow, because the chain has L · K tags. It sums logarithms if necessary.
     """
     assert chain.bound is not None
     between, start, end = (part.numpy() for part in chain.bound)

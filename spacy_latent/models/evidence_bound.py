@@ -75,11 +75,11 @@ class WordObjective:
         self.learn_rate = learn_rate
 
     def check_trees(self, structure: Structure) -> None:
-        """Raise an error if the decoder has no words along arcs, or does not suit the trees."""
+        """Raise an error if the objective cannot be computed for trees of ``structure``."""
         self._check_decoder(self.decoder, ArcDecoder, "spacy-latent.WordsByHeads.v1")
 
     def _check_decoder(self, decoder: Any, kind: type[WordDecoder], instead: str = "") -> Any:
-        # Building it must not change the weights that are drawn later.
+        # Building the decoder must not change the weights that are drawn later.
         with torch.random.fork_rng(devices=[]):
             made: Any = decoder(1)
         check_kind("decoder", made, kind, instead)
@@ -93,8 +93,8 @@ class EvidenceBound(WordObjective):
     of the task − bound · labelled_weight.
 
     Args:
-        kl_weight: weight of the KL in the bound. With values other than 1, as in warming up, it is
-            no bound.
+        kl_weight: weight of the KL in the bound. Values other than 1 may serve to warm up, but do
+            not give a bound.
     """
 
     name = NAME
@@ -114,7 +114,7 @@ class EvidenceBound(WordObjective):
         self.kl_weight = ScheduledValue(kl_weight, "kl_weight")
 
     def check(self, structure: Structure, estimator: Estimator) -> None:
-        """Raise an error if a structure or estimator, in any stage of training, has no bound."""
+        """Raise an error if a structure or estimator of some stage does not allow the bound."""
         self._check_decoder(self.decoder, Decoder, "spacy-latent.BagOfWords.v1")
         for first, _ in periods(structure, estimator):
             check_bound(structure.at(first), estimator.at(first))
@@ -146,8 +146,8 @@ def build_evidence_bound_v1(
         prior: prior of structures; None for UniformPrior.
         unlabelled_weight, labelled_weight: weights of the bound for texts without and with labels
             in ``cats``, and in a parser for sentences without and with heads.
-        kl_weight: weight of the KL in the bound. It is a bound with 1; a schedule from 0 warms it
-            up.
+        kl_weight: weight of the KL in the bound. The result is a bound only with 1; a schedule from
+            0 to 1 warms it up.
         learn_rate: learning rate of decoder and prior, as a multiple of the optimizer's.
     """
     from spacy_latent.layers.bag_of_words import build_bag_of_words_v1
@@ -158,17 +158,17 @@ def build_evidence_bound_v1(
 
 
 def check_prior(prior: PriorBuilder, structure: Structure) -> None:
-    """Raise an error if a setting builds no prior of the parts of ``structure``."""
+    """Raise an error if the setting does not build a prior for the parts of ``structure``."""
     try:
         made: Any = prior(structure)
     except TypeError:
-        # A prior that is not built from a structure.
+        # The setting cannot be called with a structure.
         made = prior
     check_kind("prior", made, Prior)
 
 
 def check_bound(structure: Structure, estimator: Estimator) -> None:
-    """Raise an error if a structure or an estimator has no bound on evidence."""
+    """Raise an error if the bound cannot be computed for this structure or estimator."""
     if estimator.criterion != "expected_loss":
         raise IncompatiblePair(
             NAME,
@@ -206,7 +206,7 @@ def check_bound(structure: Structure, estimator: Estimator) -> None:
 
 
 def is_exact(structure: Structure, estimator: Estimator) -> bool:
-    """Return whether the KL is a sum rather than an estimate from drawn structures."""
+    """Return whether the KL is computed exactly rather than estimated from drawn structures."""
     return estimator.posterior == "weights" or "marginals" in structure.tractable
 
 
@@ -216,7 +216,7 @@ class BoundTerms:
 
     Attributes:
         fit: ``(K, D)``, log p(x | z).
-        divergence: KL(q ‖ p), ``(1, D)``. If the KL is not summed, log q(z) − log p(z) of each
+        divergence: KL(q ‖ p), ``(1, D)``. If the KL is estimated, log q(z) − log p(z) of each
             structure, ``(K, D)``, without a gradient for q.
     """
 
@@ -285,9 +285,9 @@ def objective(
 
 
 def begin_word_objective(model: Model, docs: Iterable[Doc]) -> None:
-    """Pass the words of docs to the decoder of a model, for first values of its weights.
+    """Pass the words of docs to the decoder of a model, which initializes its weights from them.
 
-    Docs are read only if the model has a decoder that reads them, and knows its widths.
+    Docs are read only if the model has a decoder, and has been built.
 
     Args:
         model: model whose second layer has the torch module.

@@ -21,10 +21,10 @@ from spacy_latent.models.tree_losses import batch_loss
 def evidence_bounds(model: Model, docs: Iterable[Doc]) -> np.ndarray:
     """Return the bound on log p(words) of each doc, in nats, ``(D,)`` float32.
 
-    It is computed with the structures of training, without dropout. An estimator that draws gives
-    the value of a sample. An empty doc has 0. With a parser, the bound is over all trees of the
-    sentences that are set on the doc, or of the whole doc without sentences. With CrfAutoencoder it
-    is the training objective, which is no bound.
+    It is computed with structures as in training, but without dropout. With an estimator that draws
+    samples, the value is random. An empty doc has 0. With a parser, the bound is over all trees of
+    the sentences that are set on the doc, or of the whole doc without sentences. With
+    CrfAutoencoder it is the training objective, which is no bound.
 
     Args:
         model: model with a bound on evidence, and with its own embedder rather than a listener.

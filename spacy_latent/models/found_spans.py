@@ -24,8 +24,8 @@ from spacy_latent.models.tree_span_classifier import SpanScores, threads_of
 # At most one of two crossing spans, or of two exclusive labels of a span, is more probable than one
 # half. The margin is for rounding of sums in float32.
 SURE = 0.501
-# Least penalty on the scores of forbidden parts. It is finite, so that a span still has some class,
-# and trees that cross a forced span still have a probability.
+# Least penalty on the scores of forbidden parts. It is finite, so that every span still has a
+# class, and trees that cross a forced span still have a probability.
 FORBIDDEN = 1e4
 
 
@@ -75,7 +75,7 @@ def edit_spans(
     """
     made: list[Tensor] = [xp2torch(array).clone() / asked.temperature for array in found.scores]
     has = [[label in known for known in label_sets] for label in range(_count(label_sets))]
-    # More than the scores of all spans of a tree can outweigh.
+    # A penalty that the scores of all spans of a tree together cannot outweigh.
     largest = max([float(part.abs().max()) for part in made if part.numel()], default=0.0)
     words = max((int(group.lengths.max()) for group in found.groups), default=0)
     penalty = max(FORBIDDEN, 4.0 * words * largest)
@@ -127,12 +127,12 @@ def find_spans(
 ) -> list[list[FoundSpans]]:
     """Return the spans of each piece of each doc.
 
-    The chosen spans have, each with its label, a probability of at least ``threshold``. Among all
-    sets of spans that do not cross, they have the largest sum of probability above the threshold.
-    At most one of two crossing spans is more probable than .5. With such a threshold all spans
-    above it are chosen.
+    Each chosen span has, with its label, a probability of at least ``threshold``. Among all sets of
+    such spans without crossings, the chosen one has the largest sum of probability minus threshold.
+    At most one of two crossing spans is more probable than .5. So with a threshold above .5, all
+    spans that reach it are chosen.
 
-    A calibration changes the confidences of these spans, and not which they are.
+    A calibration changes the confidences of the spans, but not the choice.
 
     Args:
         label_sets: the labels of each class except the first.
@@ -167,7 +167,8 @@ def find_spans(
                 likely = spans.of_labels >= bounds[1]
                 _put(pieces, group.members, "likely", spans, said, likely)
             if least_of_set is not None:
-                # The same candidates with any threshold: the coverage is of these.
+                # The candidates do not depend on the threshold, since the coverage was measured
+                # with them.
                 possible = (said >= least_of_set) & (spans.of_labels >= LEAST_IN_SETS)
                 _put(pieces, group.members, "possible", spans, said, possible)
     for piece in (piece for own in pieces for piece in own):
@@ -191,9 +192,10 @@ def memberships(label_sets: Sequence[Sequence[int]], labels: int, like: Tensor) 
 
 @dataclass
 class LikelySpans:
-    """The K spans of a group with a probable label, few of many.
+    """The K spans of a group that have a probable label.
 
-    A label is at most as probable as its span. Labels of improbable spans are not computed.
+    A label of a span is at most as probable as the span, so labels of improbable spans are not
+    computed.
 
     Attributes:
         item, first, last: ``(K,)`` int64, the piece of each span, and its tokens in the piece.
@@ -220,7 +222,7 @@ class LikelySpans:
             InvalidScores: if a score is not finite.
         """
         marginals = span_marginals(scores, lengths, cells)
-        # Spans longer than the longest cells have no class.
+        # Spans longer than all cells have no label.
         likely = (marginals >= least) & (marginals > 0.0)
         item, first, last = likely.nonzero(as_tuple=True)
         if len(cells) < cells.n * (cells.n + 1) // 2:
@@ -272,7 +274,7 @@ def labels_at(
 
 
 def _alone(member: Tensor) -> bool:
-    """Return whether each class is one label, in the same order."""
+    """Return whether class i + 1 has exactly the label i, for all labels."""
     return member.shape[0] == member.shape[1] and torch.equal(
         member, torch.eye(len(member), dtype=member.dtype, device=member.device)
     )
@@ -290,7 +292,7 @@ def choose(spans: LikelySpans, member: Tensor, lengths: Tensor, threshold: float
     sure = _alone(member) and not (likely & (of_labels <= SURE)).any()
     if threshold > SURE or sure or not likely.any():
         return likely
-    # A label exactly at the threshold still has a gain.
+    # A label exactly at the threshold still has a positive gain.
     gains = torch.where(likely, of_labels - threshold + 1e-6, 0.0)
     best, which = (member @ gains).max(0)
     chart = best.new_zeros(len(lengths), n, n, dtype=torch.float64)

@@ -46,11 +46,11 @@ def read_gold(
     A head is known if the token and its head each have one token in the reference, and the
     reference has the head. Partial trees have words without heads.
 
-    Sentences come from a reference with all heads, or with sentence starts and no heads. From one
-    with some heads come the starts of :func:`_starts_of_whole_trees`, not the starts that spaCy
-    derives. Sentences that are set on the prediction are then kept.
+    If the reference has all heads, or sentence starts and no heads, its sentences are taken. If it
+    has some heads, the starts are those of :func:`_starts_of_whole_trees`, not the starts that
+    spaCy derives. The spans of sentences are then those that are set on the prediction.
 
-    "ROOT" at a word that has a head counts as not known, with a warning.
+    The label "ROOT" of a word that has a head counts as not known, with a warning.
 
     Args:
         labels: numbers of labels by their hashes.
@@ -87,11 +87,12 @@ def read_gold(
         spans = find_sentences(predicted, np.where(starts == 1, 1.0, -np.inf), max_length)
         _forget_roots(heads, spans)
     spaces = predicted.to_array(IS_SPACE).astype(bool)
-    # Heads of white space are not learned, nor are their labels, such as the "dep" that the
+    # Heads of white space are not learned. Neither are their labels, such as "dep", which the
     # component itself writes.
     heads[spaces | ((heads >= 0) & spaces[heads])] = -1
     starts[spaces] = -1
-    # Behind white space at the start of a doc, the first word needs no score.
+    # The first word after white space at the start of a doc always starts a sentence, so it needs
+    # no score.
     starts[1 : int(np.argmin(spaces)) + 1] = -1
     arcs = np.flatnonzero((heads >= 0) & (heads != np.arange(len(heads))))
     found[arcs] = [
@@ -101,7 +102,7 @@ def read_gold(
 
 
 def nothing_known(doc: Doc, max_length: int) -> GoldTrees:
-    """Return no annotation of a doc with tokens; its sentences are those that are set on it."""
+    """Return the sentences set on a doc with tokens, with heads, labels and starts unknown."""
     unknown = np.full(len(doc), -1)
     return GoldTrees(set_sentences(doc, max_length), unknown, unknown, unknown)
 
@@ -161,10 +162,10 @@ def _forget_roots(heads: np.ndarray, spans: Bounds) -> None:
 def _starts_of_whole_trees(heads: np.ndarray) -> np.ndarray:
     """Return the sentence starts that follow from whole trees: 1, 0, or −1 if unknown, ``(n,)``.
 
-    A whole tree is a root with all words from its first descendant to its last. It is a sentence if
-    it begins the doc or follows another whole tree, because a sentence has one root. Other whole
-    trees may be only a part of their sentence. Their words are unknown too, or non-starts would be
-    learned more often than starts.
+    A tree is whole if it contains all words from the first descendant of its root to the last. It
+    is a sentence if it begins the doc or follows another whole tree, because a sentence has one
+    root. Any other whole tree may be a part of its sentence, so whether it starts one is unknown.
+    Its other words are unknown too: otherwise the model would see too many non-starts.
 
     Args:
         heads: ``(n,)``, at least one; −1 if unknown.
@@ -193,7 +194,7 @@ def _starts(example: Example, of_reference: np.ndarray) -> np.ndarray:
     for j in np.flatnonzero(of_reference < 0).tolist():
         starts[to_own[j]] = -1
     for j in np.flatnonzero(of_reference > 0).tolist():
-        # A token that the prediction does not have gives no start.
+        # A reference token without a predicted token gives no start.
         starts[to_own[j][:1]] = 1
     return starts
 
@@ -202,7 +203,7 @@ def _place(example: Example, label: int, labels: Mapping[int, int], component: s
     if not label:
         return -1
     if label == ROOT:
-        # Without the text, so that Python warns once for a corpus.
+        # The message leaves out the text, so that Python shows it once for a corpus.
         warnings.warn(
             f"{component}: words of the references have a head and the label 'ROOT', which only "
             "roots have. Their heads are learned, their labels are not.",

@@ -41,7 +41,7 @@ NAME = "HiddenStructureClassifier"
 class HiddenStructureModule(nn.Module):
     """Module from rows ``(N, d)`` to the logits of the classes of each doc.
 
-    The structures of several spans of a doc are independent given its class, so that their
+    The structures of several spans of a doc are independent given its class, so their
     log-partitions are summed.
     """
 

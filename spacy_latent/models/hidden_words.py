@@ -1,9 +1,9 @@
-"""Words of a doc hidden from a trained model, fully or partly, with unchanged weights.
+"""Hiding words of a doc from a trained model, fully or partly, without changing its weights.
 
-In nodes that read words one by one, the mask of a word is the share of it that the model reads. In
-an embedder of single words, the vector is mixed with the mean vector of known words (De Cao et al.
-2020 mask such vectors). In a linear bag of words, the mask weights the counts of n-grams. Layers
-that give words context come later and read only the masked input.
+The mask of a word is applied in the nodes that read words one by one. It is the share of the word
+that the model reads. An embedder of single words mixes the word's vector with the mean vector of
+known words (De Cao et al. 2020 mask such vectors). In a linear bag of words, the mask weights the
+counts of n-grams. Layers that add context come later and read only the masked input.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from thinc.types import Ragged
 
 Forward = Callable[[Model, Sequence[Doc], bool], Any]
 NGRAMS = extract_ngrams(1).name
-# Sums of the same numbers in another order differ by less.
+# Tolerance for sums of the same numbers in another order.
 CLOSE = 1e-4
 # Number of words whose mean vector stands for a hidden word.
 KNOWN_WORDS = 256
@@ -63,7 +63,7 @@ class WordReaders:
 
     @contextmanager
     def hiding(self, masks: np.ndarray) -> Iterator[None]:
-        """Let the model read a batch of copies of the same doc, one for each mask.
+        """Hide words in a ``with`` block, in which the model gets a copy of one doc for each mask.
 
         Args:
             masks: ``(M, len(doc))`` in [0, 1]. 1 keeps a word. 0 replaces its vector by the vector
@@ -113,15 +113,15 @@ def find_word_readers(
 def known_words(vocab: Vocab) -> list[str]:
     """Return up to 256 words of the vocabulary whose features that embedders read are all known.
 
-    They are words of the texts that the pipeline was trained on or has read since. No string is
-    added to the vocabulary.
+    They come from texts that the pipeline was trained on or has read since. No string is added to
+    the vocabulary.
     """
     getters: Any = vocab.lex_attr_getters  # type: ignore[attr-defined]
     features = [getters[attr] for attr in (LOWER, NORM, PREFIX, SHAPE, SUFFIX)]
     strings = sorted(vocab.strings)
     found: list[str] = []
     for string in random.Random(0).sample(strings, len(strings)):
-        # Not the emoticons of tokenizers.
+        # This leaves out the emoticons of tokenizers.
         if string[:1].isalpha() and all(f(string) in vocab.strings for f in features):
             found.append(string)
         if len(found) == KNOWN_WORDS:
@@ -146,7 +146,7 @@ def _collect(
     words: list[str],
     into: WordReaders,
 ) -> bool:
-    """Add the topmost suitable nodes, and return whether they read all input from docs."""
+    """Add the topmost nodes that read single words, and return whether no others read docs."""
     if node.name == NGRAMS:
         into.ngrams.append(node)
         return True
@@ -163,14 +163,14 @@ def _collect(
 def _reads_single_words(node: Model, vocab: Vocab, words: list[str]) -> bool:
     """Return whether a node gives each word one vector, in any text and with any annotation.
 
-    Other words must have other vectors: a listener without input gives zeros.
+    Different words must have different vectors: a listener without input returns zeros for all.
     """
     twice = words[::-1] * 2
     other = Doc(vocab, words=twice, tags=twice, lemmas=twice, pos=["X"] * len(twice))
     try:
         found = node.predict([Doc(vocab, words=words), other])
     except Exception:
-        # A node that needs annotations that such docs lack does not read single words.
+        # A node that fails without annotation on the doc does not read single words.
         return False
     rows = _rows(found)
     if rows is None or [len(each) for each in rows] != [len(words), len(twice)]:
@@ -183,7 +183,7 @@ def _reads_single_words(node: Model, vocab: Vocab, words: list[str]) -> bool:
 
 
 def _rows(found: Any) -> list[Any] | None:
-    """Return the vectors of the tokens of each doc, None if the node gives something else."""
+    """Return the vectors of the tokens of each doc, None if the output is of another form."""
     if isinstance(found, Ragged):
         data: Any = found.dataXd
         ends = [0, *np.cumsum([int(length) for length in found.lengths]).tolist()]
@@ -221,7 +221,7 @@ def _upstream(source: Model) -> Forward:
 def _masked_vectors(own: Forward, masks: np.ndarray, hidden: Any) -> Forward:
     def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
         _check(docs, masks)
-        # All are the same doc.
+        # All docs of the batch are the same.
         found, backprop = own(model, docs[:1], is_train)
         ops: Any = model.ops
         kept = ops.asarray(masks.astype("float32"))[:, :, None]
@@ -259,5 +259,5 @@ def _masked_ngrams(masks: np.ndarray) -> Forward:
 
 
 def _check(docs: Sequence[Doc], masks: np.ndarray) -> None:
-    # A component that leaves docs out, or runs them in parts, would mix masks up.
+    # If a component left out docs or ran them in parts, masks would be applied to wrong copies.
     assert len(docs) == len(masks) and all(len(doc) == masks.shape[1] for doc in docs)

@@ -29,11 +29,11 @@ class Uncertainty:
     Attributes:
         nats: entropy of p(z), NaN if it is not tractable.
         log_count: log of the number of possible structures, NaN if it is not tractable.
-        support: number of structures in the prediction; 0 if it is a point inside the marginal
-            polytope in which all structures have a part.
-        warmth: for estimators with SparseMAP's mixture, the factor of the temperature that makes it
-            have several structures. It is 1 if it already has several, and infinite if no factor of
-            :data:`WARMER` is enough. NaN for other estimators.
+        support: number of structures that the prediction is composed with; 0 for a relaxation, such
+            as marginals, to which all structures contribute.
+        warmth: for estimators with SparseMAP's mixture, the smallest factor of the temperature in
+            :data:`WARMER` with which the mixture has several structures. It is 1 if it has several
+            already, and infinite if no factor is large enough. NaN for other estimators.
     """
 
     nats: float
@@ -48,7 +48,7 @@ WARMER = tuple(2.0**i for i in range(1, 11))
 def latent_models(model: Model) -> list[Model]:
     """Return the models from docs with a latent layer, anywhere in a component's model.
 
-    They are the model of an encoder, inline ones, and those that own the loss.
+    Examples are ``LatentTok2Vec``, also inside another model, and the models of ``latent_textcat``.
     """
     return [node for node in model.walk() if _shims(node)]
 
@@ -93,7 +93,7 @@ class KeptVectors:
         return self._kept.get(key)
 
     def put(self, key: tuple[int, int], vectors: list[Any]) -> None:
-        """Keep the vectors of a batch, unless they exceed the memory that is left."""
+        """Keep the vectors of a batch, unless they exceed the remaining memory."""
         size = sum(rows.nbytes for rows in vectors)
         if size <= self._free_bytes:
             self._free_bytes -= size
@@ -106,13 +106,13 @@ def embedding_once(
 ) -> Iterator[None]:
     """Let the embedder of each of these :func:`latent_models` read each doc only once.
 
-    Vectors that are kept for a batch of this number are not computed again. The docs must not be
-    changed in this context.
+    Vectors that are kept for this number of a batch are not computed again. The docs must not
+    change inside the ``with`` block.
     """
     embedders = [model.layers[0] for model in models]
     own = [embedder._func for embedder in embedders]
     for i, (embedder, function) in enumerate(zip(embedders, own)):
-        # The structures of a latent layer below may be replaced from run to run.
+        # If the embedder has a latent layer, its structures may differ from run to run.
         store = KeptVectors() if latent_models(embedder) else kept
         embedder._func = _remembering(function, list(docs), store, (batch, i))
     try:
@@ -125,8 +125,7 @@ def embedding_once(
 def _remembering(
     function: Callable[..., Any], known: list[Doc], kept: KeptVectors, key: tuple[int, int]
 ) -> Callable[..., Any]:
-    # Vectors are kept by doc: a component reads some of the docs at a time, and none without
-    # tokens.
+    # Vectors are kept by doc, since a component may read only some of the docs at a time.
     known = [doc for doc in known if len(doc)]
     made = dict(zip(map(id, known), kept.get(key) or ()))
     ours = set(map(id, known))

@@ -43,7 +43,7 @@ def interventions_of_layer(
 
 
 def why_not_constrainable(layer: Any) -> str:
-    """Return why structures of a layer do not come from scores of parts alone; "" if they do."""
+    """Return why interventions on a layer's scores cannot work; "" if they can."""
     if not isinstance(layer, LatentLayer) or layer.scorer.decides or not layer.structure.linear:
         return "its scorer scores decisions while they are taken, not parts"
     if not layer.estimator.uses_scores:

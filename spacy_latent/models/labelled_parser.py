@@ -34,7 +34,7 @@ from spacy_latent.structures.spanning_tree import SpanningTree
 NAME = "labelled_parser"
 NEEDED = frozenset({"log_partition", "marginals"})
 
-# Computes a result from the module and the rows of a batch.
+# Function that computes a result from the module and the rows of a batch.
 Compute = Callable[[LabelledTrees, Any], Any]
 
 
@@ -64,7 +64,7 @@ def build_labelled_parser_v1(
             ``torch.nn.Dropout`` inside the scorer; None to follow ``training.dropout``.
         evidence: objective to learn from the words of sentences, including those without heads:
             EvidenceBound or CrfAutoencoder, with a decoder that predicts words from their heads;
-            None to learn from heads alone. Predictions do not use it.
+            None to learn only from heads. Predictions do not use it.
         nO: number of labels; set by the component.
     """
     trees_of = check_structure(structure or SpanningTree(single_root=True))
@@ -82,7 +82,7 @@ def build_labelled_parser_v1(
         label_width=label_hidden_width,
         evidence=evidence,
     )
-    # The first prefix of a name counts.
+    # Of several prefixes of a name, the first in the dictionary applies.
     own_rates = {} if evidence is None else {"evidence.": evidence.learn_rate}
     rates = {**own_rates, "": scorer_learn_rate}
     shim = LatentShim(build, training, learn_rates=rates, has_layer=False)
@@ -193,7 +193,7 @@ def set_labels(model: Model, labels: int) -> None:
         if learned and known is not None:
             model.attrs[UNTRAINED] += labels - known
         shim.cfg["width"] = [shim.cfg["width"][0], labels]
-        # An optimizer's moments have the earlier shapes, and it finds them by this id.
+        # An optimizer finds its moments by this id, and they have the earlier shapes.
         shim.take_new_id()
 
 
@@ -222,7 +222,7 @@ def forward_trees(model: Model, inputs: tuple[list[Floats2d], Compute], is_train
     """Return predictions, or in training the loss with its parts, and a backprop.
 
     Args:
-        inputs: rows of each doc, and what the module computes from all rows.
+        inputs: rows of each doc, and the function that the module calls with all rows.
     """
     arrays, compute = inputs
     shim: Any = model.shims[0]

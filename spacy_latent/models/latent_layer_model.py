@@ -62,9 +62,9 @@ class SpanModule(nn.Module):
 
     Args:
         projection: linear map of the composer's output, or None.
-        residual: whether the input is added to the result, which then has a learned gain. The gain
-            starts small, so that training starts near the embedder alone (ReZero, Bachlechner et
-            al. 2020), but not at 0: the structure would then get no gradient.
+        residual: whether to add the input to the result, multiplied by a learned gain. The gain
+            starts small, so that the first vectors are nearly the embedder's (ReZero, Bachlechner
+            et al. 2020). It does not start at 0, since the structure would then get no gradient.
         entropy_weight: see ``build_latent_tok2vec_v1``.
     """
 
@@ -103,7 +103,8 @@ class SpanModule(nn.Module):
             rows: ``(N, d)``.
             interventions: conditions on the structures of each group, for prediction, or None.
         """
-        # Supervision leaves out items without a structure, so it must know them.
+        # Supervision leaves out items that have no structure. The checks that name them must come
+        # first.
         later = self.training and supervision is None
         with checks_postponed() if later else nullcontext():
             return self._forward(rows, groups, given, supervision, interventions)
@@ -130,7 +131,7 @@ class SpanModule(nn.Module):
             elif supervision is None:
                 output = self.latent(vectors, lengths, known_here)
             else:
-                # Components refuse supervision of a module that decides while it composes.
+                # Components refuse supervision of modules that decide while they compose.
                 assert isinstance(self.latent, LatentLayer)
                 draw, scores, losses, known = supervise(
                     supervision, self.latent, group.members, vectors, lengths, known_here
@@ -162,9 +163,9 @@ def total_penalty(
 ) -> Tensor | None:
     """Return the sum of all penalties of a batch, None if there are none.
 
-    It is ``entropy_weight`` times the entropy of the structures in nats per token, the scorer's
-    cost per token, and the penalties of the estimator for each structure. If several processes
-    share a batch, the tokens of the whole batch count.
+    The terms are ``entropy_weight`` times the entropy of the structures in nats per token, the
+    scorer's cost per token, and the estimator's penalties, summed over structures. If several
+    processes share a batch, the tokens of the whole batch count.
     """
     terms = [output.draw.penalty.sum() for output in outputs if output.draw.penalty is not None]
     tokens = max(sum(int(fetch(each).sum()) for each in placed.lengths), 1) / share_of_batch()
@@ -212,7 +213,7 @@ def span_module(
     residual: bool,
     entropy_weight: float = 0.0,
 ) -> SpanModule:
-    """Build the module over rows around a latent layer, or around a parser that composes."""
+    """Build the module over rows around a latent layer, or around a parser that also composes."""
     output_width = input_width if width is None else width
     if residual and output_width != input_width:
         raise LatentError(
@@ -274,7 +275,7 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
             known = [known[0] if known else None, None, interventions]
         (result,), _, outputs = shim.predict((rows, groups, *known))
         refuse_not_finite([result])
-    # torch may need its result for the backward pass, so callers get a copy.
+    # The backward pass of torch may read the result, so callers get a copy.
     vectors = torch2xp(result.detach().clone() if is_train else result)
     of_docs = ops.unflatten(ops.asarray2f(vectors), lengths)
     batch = LatentBatch(of_docs, spans, groups, [detached(output) for output in outputs])
@@ -312,7 +313,7 @@ def bring_dropout(model: Model, module: nn.Module) -> None:
 def given_structures(
     model: Model, docs: Sequence[Doc], spans: Spans, is_train: bool
 ) -> Given | None:
-    """Return the structures that ``given`` of a model's latent layer has for these docs.
+    """Return the structures that ``given`` of a model's latent layer returns for these docs.
 
     They belong to the present stage of training, or to prediction.
     """

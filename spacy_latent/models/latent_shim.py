@@ -1,13 +1,13 @@
-"""Shim between Thinc and torch, with features that Thinc's own shim lacks.
+"""Shim between Thinc and torch, in place of Thinc's own.
 
-Compared to ``thinc.shims.PyTorchShim`` it has a learning rate for each parameter, and averaged
-weights that reach the module. Autocast is used only in training and only on a GPU. Outside of
-updates the module is always in evaluation mode. Copies have their own id (a shared id makes two
-modules share Adam's moments). Weights are stored as plain arrays. The module may be built late,
-when its width becomes known.
+In contrast to ``thinc.shims.PyTorchShim`` it has a learning rate for each parameter, and applies
+averaged weights to the module. Autocast is used only in training and only on a GPU. The module is
+in evaluation mode except during updates. Copies have an id of their own: with the same id, two
+modules would share Adam's moments. Weights are stored as plain arrays. The module may be built
+later, once its width is known.
 
-The order of calls: ``build(width)`` once. Then in each step ``begin_update(inputs)``, the returned
-``backprop(gradients)``, and ``finish_update(optimizer)``. ``predict`` needs ``build`` alone.
+Call ``build(width)`` once. Then call in each step ``begin_update(inputs)``, the returned
+``backprop(gradients)``, and ``finish_update(optimizer)``. ``predict`` only needs ``build``.
 """
 
 import contextlib
@@ -42,9 +42,9 @@ from spacy_latent.structures.derivatives import recording
 Width = int | list[int]
 ModuleBuilder = Callable[[Any], nn.Module]
 
-# Up to this many input values the operations are too small to gain from torch's threads.
+# Greatest number of input values for which torch's threads save no time.
 SMALL = 1 << 20
-# Largest saved width that is accepted if all weights are smaller.
+# Largest saved width that is accepted although all dimensions of the weights are smaller.
 WIDE = 4096
 
 
@@ -120,8 +120,8 @@ class LatentShim(PyTorchShim):
             of the weights.
         learn_rates: multipliers of the learning rate, by prefix of the parameter's name.
         staged: objects that may have stages of training, such as the module's structure and
-            estimator. They are given separately from ``build``: a training that never reaches their
-            last stage must raise an error before there is a module.
+            estimator. They are arguments in addition to ``build``, because the check for stages
+            that training never reaches runs before there is a module.
         has_layer: whether the module has a latent layer, ``latent``, with structure and estimator.
     """
 
@@ -152,7 +152,7 @@ class LatentShim(PyTorchShim):
 
     @property
     def module(self) -> Any:
-        """Torch module. An error is raised before it is built."""
+        """Torch module. Reading it before it is built is an error."""
         if self._model is None:
             raise LatentError(
                 "The latent layer has no weights yet because its input width is not known. Call "
@@ -199,8 +199,8 @@ class LatentShim(PyTorchShim):
         tensors. The penalty is a scalar that is added to the objective, or None.
 
         Args:
-            inputs: arguments of the module. inputs[0] is the tensor that gets a gradient, made
-                while operations are recorded.
+            inputs: arguments of the module. inputs[0] is the tensor that gets a gradient. It must
+                be made while torch records operations.
 
         Returns:
             The output, and a callback from the gradients of the results to the gradient of
@@ -231,7 +231,7 @@ class LatentShim(PyTorchShim):
                 pairs.append((penalty, torch.ones_like(penalty)))
             roots, given = zip(*pairs)
             scaled = self._grad_scaler.scale(given, inplace=False)
-            # Gradients of earlier batches are unscaled already and must not be so again.
+            # Gradients of earlier batches are unscaled already, and must not be unscaled twice.
             earlier = [(parameter, parameter.grad) for parameter in module.parameters()]
             for parameter, _ in earlier:
                 parameter.grad = None
@@ -256,7 +256,8 @@ class LatentShim(PyTorchShim):
 
         Args:
             objective: function of the module.
-            like: an input of the size that the objective reads.
+            like: an input of the same size as the objective's, by which the number of threads is
+                chosen.
         """
         with _threads_for(like), recording_if(True):
             objective(self.module).backward()
@@ -286,7 +287,7 @@ class LatentShim(PyTorchShim):
                     # If it became parameter.data, it would keep the array alive, which keeps the
                     # earlier data alive, and so on back to the first step.
                     parameter.data.copy_(moved.view_as(parameter))
-            # None, not zero: without a gradient there must be no step, not one by momentum alone.
+            # None, not zero: a parameter without a gradient must not move by momentum alone.
             parameter.grad = None
         if updated:
             self._grad_scaler.update()
@@ -369,7 +370,8 @@ class LatentShim(PyTorchShim):
             self.build(width)
         self.cfg = message["config"]
         if self._training.temperature.constant:
-            # The config may have changed since. A schedule stays where training left it.
+            # The config may have changed since it was saved. A schedule continues where training
+            # ended.
             self.cfg["temperature"] = self._training.temperature.at(0)
         if self.is_built:
             state = {k: torch.as_tensor(v.copy()) for k, v in message["state"].items()}
@@ -384,7 +386,7 @@ class LatentShim(PyTorchShim):
         return self
 
     def _warn_of_unreached_stages(self) -> None:
-        # Not when saving, which training does at each evaluation, long before its last stage.
+        # Do not warn when saving: training saves at each evaluation, long before its last stage.
         for staged in self.staged if self.updates else ():
             clause = unreached(staged, self.updates)
             if clause:
@@ -426,7 +428,7 @@ def _refuse_no_gradient(what: str) -> NoReturn:
 def check_stored_width(width: Any, state: Mapping[str, Any]) -> None:
     """Raise an error for a width that no embedder has, before memory is allocated.
 
-    Nothing else bounds the size of the module that stored weights are loaded into.
+    Without this check, a damaged file could request a module of any size.
     """
     widths = width if isinstance(width, list) else [] if width is None else [width]
     largest = max((size for array in state.values() for size in array.shape), default=0)

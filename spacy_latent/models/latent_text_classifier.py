@@ -42,7 +42,7 @@ from spacy_latent.models.token_vectors import token_vectors
 from spacy_latent.structures.base import Structure
 
 NAME = "latent_text_classifier"
-# Attribute of a model: function from logits to probabilities, if labels depend on each other.
+# Attribute of a model: function from logits to probabilities if labels constrain each other.
 PROBABILITIES = "probabilities"
 
 
@@ -53,7 +53,7 @@ class TextPredictions:
     Attributes:
         logits: ``(K, D, labels)``, for each structure.
         scores: ``(D, labels)``, the weighted mean of the probabilities of the structures.
-        rewards: ``(K, D)``, rewards of the structures themselves, if the estimator uses these.
+        rewards: ``(K, D)``, rewards of the structures, if the estimator uses rewards.
     """
 
     logits: Tensor
@@ -98,9 +98,9 @@ def build_latent_text_classifier_v1(
         composer: None for GraphConvolution.
         span_getter: function that returns the spans of tokens that share a structure; None for
             DocSpans, the whole doc.
-        use_reduce_root: whether to read the vector of the tree's root. If the tree has several, or
-            is a mixture, it is the sum of the vectors of all tokens, weighted by the degree to
-            which each is a root. Only for structures of arcs.
+        use_reduce_root: whether to read the vector of the tree's root. With several roots, or a
+            mixture of trees, this is the sum of the vectors of all tokens, each weighted by its
+            degree of being a root. Only for structures of arcs.
         use_reduce_first, use_reduce_last, use_reduce_max, use_reduce_mean: reductions of the
             vectors of the tokens to one vector of the doc, as in ``spacy.TextCatReduce.v1``.
         scorer_learn_rate, entropy_weight, temperature, dropout, mixed_precision: as in
@@ -141,7 +141,7 @@ def build_latent_text_classifier_v1(
 
 
 def used_poolings(name: str, **pooling: bool) -> tuple[str, ...]:
-    """Return the reductions that are on, or raise an error if none is."""
+    """Return the names of the reductions that are true, or raise an error if none is."""
     used = tuple(kind for kind, on in pooling.items() if on)
     if not used:
         settings = " or ".join(f"use_reduce_{kind}" for kind in pooling)
@@ -209,7 +209,7 @@ def resize_output(model: Model, labels: int) -> Model:
 
 
 def begin_as_absent(model: Model, known: int) -> None:
-    """Let labels from ``known`` on be predicted for no text until they are trained.
+    """Set start values with which no text gets labels from ``known`` on before they are trained.
 
     Nothing changes if the other labels are untrained; see :mod:`spacy_latent.models.added_labels`.
     """
@@ -218,12 +218,12 @@ def begin_as_absent(model: Model, known: int) -> None:
         return
     weight: Any = output.get_param("W")
     bias: Any = output.get_param("b")
-    # Before training all are 0.
+    # Before training all weights are 0.
     if not (weight.any() or bias.any()):
         return
     bias[known:] = -BEHIND
     if not model.attrs["multi_label"]:
-        # Worse than the mean of the others, and so worse than the best of them.
+        # A score below the mean of the other labels is below the best of them, too.
         weight[known:] = weight[:known].mean(0)
         bias[known:] += bias[:known].mean()
     model.attrs[UNTRAINED] += len(bias) - known
@@ -232,8 +232,9 @@ def begin_as_absent(model: Model, known: int) -> None:
 def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
     """Return scores ``(D, labels)`` and their backprop.
 
-    The backprop takes the gradient of the scores before the softmax or sigmoid, as in spaCy's text
-    classifiers. It ignores the weights of the structures. Components train with :func:`run`.
+    The backprop takes the gradient for the scores before the softmax or sigmoid, as in spaCy's text
+    classifiers. No gradient reaches the weights of the structures. Components train with
+    :func:`run`.
     """
     found, backprop = run(model, docs, is_train)
     weights = found.made.weights
@@ -268,7 +269,8 @@ def run_and_keep(
     docs = list(docs)
     spans = model.attrs["span_getter"](docs)
     if "update" in tok2vec.attrs:
-        # Before the forward pass of the layer, whose shim counts them.
+        # Read the number of updates before the forward pass, since the shim of the layer counts
+        # them.
         shim: Any = texts.shims[0]
         tok2vec.attrs["update"] = shim.updates if is_train else None
     arrays, backprop_tok2vec = token_vectors(tok2vec, docs, is_train)

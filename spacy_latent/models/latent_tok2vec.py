@@ -59,8 +59,9 @@ def build_latent_tok2vec_v1(
     Args:
         tok2vec: embedder, of any width; ``spacy-latent.SeparateTok2Vec.v1`` for two, one of them
             the scorer's own.
-        width: width of the result. None: the embedder's width, with the embedder's vectors added to
-            the result (``residual``). A number: a linear projection of the composer's output.
+        width: width of the result. A number adds a linear projection of the composer's output. None
+            keeps the embedder's width, and adds the embedder's vectors to the result (see
+            ``residual``).
         structure: None for SpanningTree.
         scorer: None for BiaffineScorer, which like GraphConvolution is for structures of arcs.
             Other structures need a scorer and a composer for their parts, which the error names.
@@ -69,12 +70,12 @@ def build_latent_tok2vec_v1(
         span_getter: function that returns the spans of tokens that share a structure; None for
             SentenceSpans.
         residual: whether the embedder's vectors are added to the vectors of the latent layer, which
-            then have a learned gain; None for "if width is None".
+            are then multiplied by a learned gain. None: true if ``width`` is None.
         scorer_learn_rate: multiplier of the learning rate for the scorer's weights.
         entropy_weight: weight of the entropy of p(z) ∝ exp(z·s), in nats per token, in the
-            objective, which is minimised. A positive weight sharpens the structures, a negative one
-            keeps them spread. It needs a structure with a tractable entropy. MixedDirichlet has
-            another distribution and raises an error.
+            objective, which is minimised. A positive weight makes the distribution over structures
+            sharper, a negative one flatter. It needs a structure with a tractable entropy.
+            MixedDirichlet has another distribution and raises an error.
         temperature: divisor of the scores; a number, or a Thinc schedule that advances with each
             update of the weights. Its last value is stored with the weights.
         dropout: rate for the composer's output and for every ``torch.nn.Dropout`` inside the scorer
@@ -127,7 +128,7 @@ def over_embedder(
 
 
 def complete_copy(copied: Model, listener: Model, encoder: Any) -> Model:
-    """Restore the names of parts and the listeners, which ``Model.copy`` drops.
+    """Restore the refs of parts, and the listeners, which ``Model.copy`` drops.
 
     ``nlp.replace_listeners`` calls this on a copy of an encoder's model, which replaces a listener
     to the encoder.

@@ -1,4 +1,4 @@
-"""Settings of a latent layer: a registered function makes them once and passes them whole."""
+"""Settings of a latent layer, which registered functions pass on as one object."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spacy_latent.structures.base import Structure
 
 @dataclass(frozen=True)
 class LayerSettings:
-    """Parts of a latent layer, which fit together.
+    """Compatible parts of a latent layer.
 
     Args:
         entropy_weight: see ``build_latent_tok2vec_v1``.
@@ -41,7 +41,7 @@ class LayerSettings:
         else:
             composed, scored = input_width
             scorer_width = scored
-        # An estimator with its own state starts again with the weights.
+        # Copy the estimator: if it has a state, this is reset whenever weights are drawn.
         own = self.estimator.each(lambda stage: stage.for_width(total(input_width)))
         return LatentLayer(
             build_part("scorer", self.scorer, scored),
@@ -53,7 +53,7 @@ class LayerSettings:
 
 
 def check_entropy_weight(structure: Structure, estimator: Estimator, weight: float) -> None:
-    """Raise an error if ``entropy_weight`` is not finite, or there is no entropy to weight."""
+    """Raise an error if ``entropy_weight`` is not finite, or the entropy is not tractable."""
     for each in [structure, *(stage for _, stage in structure.stages)]:
         if weight and "entropy" not in each.tractable:
             raise NotTractable(each.name, "entropy", "entropy_weight = 0.0")

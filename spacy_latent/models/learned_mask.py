@@ -15,7 +15,7 @@ from spacy_latent.structures.derivatives import recording
 Scores = Callable[[np.ndarray], np.ndarray]
 
 LEARN_RATE = 0.3
-# Number of words that a step tries; all of them in shorter texts.
+# Largest number of words that a step tries.
 TRIED = 48
 # Rate of the multiplier, and damping against its oscillation, as in StochasticMask.
 MULTIPLIER_RATE, DAMPING = 0.1, 1.0
@@ -39,12 +39,12 @@ def learn_mask(
     multiplier enforces. The masks are learned for one text. No model is trained to output them for
     all texts. The result is the mean over the last half of the steps, as the multiplier oscillates.
 
-    The algorithm needs only scores of the model, no gradient. Each step draws one mask and tries
-    words in it. It computes the decrease of the score when the word goes from 1 to 0, with the
-    others as drawn. The gradient for the word is this decrease times the gradient of the mean of
-    its z. It is exact for a score that is linear in each z. So it works for models without a
-    derivative, and changes no weight or state of the model. A step reads the text about ``2 ·
-    min(count, 48)`` times.
+    The algorithm needs only scores of the model, no gradients. Each step draws one mask and tries
+    words in it. For each of these, it computes the decrease of the score when z of the word changes
+    from 1 to 0, with the other words as drawn. The gradient for the word is this decrease times the
+    gradient of the mean of z. It is unbiased if the score is linear in each z. So the algorithm
+    works for models without a derivative, and changes no weight or state of the model. A step reads
+    the text about ``2 · min(count, 48)`` times.
 
     Args:
         scores: function that returns the score of each mask.
@@ -69,7 +69,7 @@ def learn_mask(
         with torch.no_grad():
             drawn = masks.mask(logits, uniform).numpy()
         places = torch.randperm(count, generator=generator)[:tried].numpy()
-        # The drawn mask, then without each of the words, then with each of them.
+        # The drawn mask, then the mask without each of the words, then with each of them.
         rows = np.repeat(drawn[None], 1 + 2 * tried, axis=0)
         rows[np.arange(1, tried + 1), places] = 0.0
         rows[np.arange(tried + 1, 2 * tried + 1), places] = 1.0

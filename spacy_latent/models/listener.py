@@ -17,8 +17,8 @@ from thinc.util import get_array_module
 
 from spacy_latent.errors import LatentError, LatentWarning
 
-# Vectors of docs by component, with the offsets of their tokens. Unlike doc.tensor, they belong to
-# no other component and are never stored.
+# Vectors by doc and component, with the offsets of the doc's tokens. Unlike doc.tensor, no other
+# component writes them, and they are never saved.
 _vectors: "WeakKeyDictionary[Doc, dict[str, tuple[np.ndarray, Floats2d]]]" = WeakKeyDictionary()
 
 
@@ -58,7 +58,7 @@ def no_such_component(
     listener: str = "spacy-latent.LatentListener.v1",
     expected: str = "a latent encoder",
 ) -> str:
-    """Write sentences on a component that listens to a name that no component has.
+    """Return the message for a component that listens to a name that no component has.
 
     Args:
         there: description of the components of the pipeline.
@@ -82,8 +82,8 @@ class LatentListener(Tok2VecListener):
         attrs = {"trained": False}
         Model.__init__(self, self.name, forward, init=init, dims={"nO": width}, attrs=attrs)
         self.upstream_name = upstream_name
-        # A listener has no access to the pipeline. It only knows the component that it is in, and
-        # names that it may listen to.
+        # A listener has no access to the pipeline. It only knows its component, and the latent
+        # encoders before this component.
         self.component = ""
         self.encoders: set[str] = set()
         self.clear()
@@ -110,7 +110,7 @@ class LatentListener(Tok2VecListener):
         self._backprop = None
 
     def backprop_and_clear(self, gradients: list[Floats2d]) -> Any:
-        """Send the gradient upstream once, and drop the callback, which would hold the graph."""
+        """Send the gradient upstream once, and drop the callback, which refers to the graph."""
         backprop = self._backprop
         self.clear()
         return [] if backprop is None else backprop(gradients)
@@ -132,7 +132,7 @@ def has_tensor(doc: Doc) -> bool:
 
 
 def reads_tensor(node: Model) -> bool:
-    """Return whether a node is a listener that reads the vectors of spaCy's from ``doc.tensor``."""
+    """Return whether a node is a listener of spaCy, which reads vectors from ``doc.tensor``."""
     return isinstance(node, Tok2VecListener) and not isinstance(node, LatentListener)
 
 
@@ -152,10 +152,10 @@ def holds_batch(node: Model) -> bool:
 
 
 def renew_listeners(model: Model, copied: Model) -> None:
-    """Replace the nodes of a copied model that were listeners by listeners.
+    """Replace copies of listeners in a copied model by listeners.
 
-    ``Model.copy`` makes a node that has the function of a listener, but neither a batch nor the
-    name that it listens to.
+    ``Model.copy`` copies the forward function of a listener, but neither its batch nor the name
+    that it listens to.
     """
     for node, other in zip(list(model.walk()), list(copied.walk())):
         if keeps_batch(node):
@@ -177,7 +177,8 @@ def _another(listener: Any) -> Model:
 
 def init(model: LatentListener, X: Any = None, Y: Any = None) -> None:
     """Check that the encoder of this name exists, if it is known; there are no weights."""
-    # Components that know the pipeline check all names, unless all of these are frozen.
+    # Components also check the names, since they know the pipeline, but only if they are
+    # initialized.
     model.refuse_unknown_upstream()
     model.attrs["trained"] = False
 
@@ -198,7 +199,7 @@ def forward(model: LatentListener, docs: Sequence[Doc], is_train: bool) -> Any:
     missing = any(found is None and len(doc) for doc, found in zip(docs, vectors))
     if is_train and missing:
         model.refuse_unknown_upstream()
-        # The hint on rehearsal applies only if a component has that name.
+        # The advice about rehearsal only applies if a component has that name.
         rehearsal = (
             f"For nlp.rehearse, run it first: list(nlp.get_pipe({model.upstream_name!r})"
             ".pipe(docs)) with the docs of the examples. "

@@ -16,9 +16,8 @@ def build_multi_hash_embed_v1(
     """Build ``spacy.MultiHashEmbed.v2`` without static vectors, in a faster variant.
 
     Its layers and initial weights are the same, and its results are the same up to rounding. Tokens
-    with the same attributes are embedded once for a batch. For embedders of single words, which are
-    a table and a layer over it, this saves nearly all of their time. With dropout, and on a GPU,
-    every token is embedded on its own, as in spaCy.
+    with the same attributes are embedded once for a batch, which saves nearly all of the time. With
+    dropout, and on a GPU, every token is embedded on its own, as in spaCy.
 
     Args:
         width, attrs, rows: as in ``spacy.MultiHashEmbed.v2``.
@@ -28,7 +27,7 @@ def build_multi_hash_embed_v1(
 
 
 def once_each(layer: Model[Ragged, Ragged]) -> Model[Ragged, Ragged]:
-    """Wrap a layer that maps each row of an array alone, so that it runs once for equal rows."""
+    """Wrap a layer that maps rows independently, so that it runs only once for equal rows."""
     return Model("once_each", forward, init=init, layers=[layer])
 
 

@@ -45,7 +45,7 @@ def arc_probabilities(
 ) -> list[ArcProbabilities]:
     """Return the probabilities of docs, at least one of which has tokens.
 
-    The trees and labels are the same at every temperature. The first arguments are those of
+    The trees and labels are the same at every temperature. For the first arguments see
     :func:`spacy_latent.models.parses.parse`.
     """
     starts = start_scores(module, rows, docs)

@@ -1,4 +1,4 @@
-"""Tok2vec with a parser on top that composes while it parses."""
+"""Tok2vec with a latent parser on top, which composes vectors while it parses."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -30,7 +30,7 @@ def build_parser_tok2vec_v1(
 ) -> Model[list[Doc], list[Floats2d]]:
     """Build a model from docs to one vector per token, through a binary tree.
 
-    The tree is learned without a chart. The model can be used in place of
+    The tree is built by a sequence of decisions, without a chart. The model can be used in place of
     ``spacy-latent.LatentTok2Vec.v1``.
 
     Args:

@@ -37,7 +37,7 @@ from spacy_latent.structures.dependency import DependencyTree
 ROOT = 0
 # Map from probabilities of arcs ``(A,)`` and places of their labels ``(A,)`` to confidences.
 ArcConfidences = Callable[[np.ndarray, np.ndarray], np.ndarray]
-# For each sentence its arcs, as rows of int32, and their confidences, float32.
+# For each sentence its arcs, one in a row of int32, and their confidences, float32.
 ArcsOfSentences = list[tuple[np.ndarray, np.ndarray]]
 
 
@@ -54,7 +54,7 @@ class Request:
         confidences: map of the probabilities of arcs, each with its most probable label, or None.
             The probabilities of labels given the arc stay as they are.
         least_of_set: least confidence of an arc in the set of possible arcs, or None for no set.
-        lowest_of_set: probability that all of these exceed.
+        lowest_of_set: lower bound on the probability, before the map, of the arcs in the set.
     """
 
     names: tuple[str, ...]
@@ -143,7 +143,7 @@ def without_spaces(
 
     White space cannot be a head in them.
     """
-    # With bounds on arcs, such a tree may not exist.
+    # If the structure restricts the length or direction of arcs, no tree may have such arcs.
     if not hosts or structure.direction != "any" or structure.max_arc_length is not None:
         return scores
     closed = torch.zeros(scores.shape, dtype=torch.bool)
@@ -210,8 +210,8 @@ class GroupParse:
         """Write heads, labels and structures of the sentences.
 
         Args:
-            sure: log-probabilities of the sentences of each doc, for the level "probabilities";
-                None for other levels.
+            sure: log-probabilities that the sentences of each doc are right, for the level
+                "probabilities"; None for other levels.
         """
         level = self.request.level
         # Only whole trees need the probabilities of labels.
@@ -265,7 +265,7 @@ class GroupParse:
         """Return the labels of the arcs of trees ``(K, B, n)``.
 
         Args:
-            likely: whether to compute the log-probabilities, which are 0 otherwise.
+            likely: whether to compute log-probabilities. Otherwise they are 0.
 
         Returns:
             Labels, 0 at padding, and their log-probabilities given the arcs, 0 at roots, white
@@ -324,8 +324,8 @@ class GroupParse:
     def _probable(self, labels: np.ndarray) -> ProbableArcs:
         """Return the arcs of the best trees, further arcs above the threshold, and the sets.
 
-        An arc of a best tree may be below the threshold, and its confidence far above. The labels
-        of the best trees are ``(B, n)``.
+        Arcs of the best trees are included at any probability. The labels of the best trees are
+        ``(B, n)``.
         """
         threshold, least = max(self.request.threshold, 0.0), self.request.least_of_set
         lowest = threshold
@@ -358,14 +358,14 @@ class GroupParse:
         kept = (exact > threshold) | of_best
         labelled = np.column_stack([arcs[arc], label]).astype("int32")
         if self.request.confidences is not None:
-            # White space has no choice of a head, nor has a word whose arc is forced.
+            # The head of white space is fixed, and so is the head of a word whose arc is forced.
             free = ~space
             for item, forced in enumerate(self.forced):
                 for place in forced:
                     free &= (arcs != [item, *place]).any(1)
             p[free] = self.request.confidences(p[free], of_labels[free].argmax(1))
         of_labelled = of_labels[arc, label] * p[arc]
-        # The same candidates with any threshold: the coverage is of these.
+        # The candidates do not depend on the threshold, since the coverage was measured with them.
         candidates = (exact > LEAST_IN_SETS) | of_best
         possible = np.flatnonzero(candidates & (p >= (np.inf if least is None else least)))
         # The heads of each word together, the most probable first.

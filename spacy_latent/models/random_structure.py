@@ -34,19 +34,19 @@ def substitute_structures(
 
     It is meant for prediction only. Training in this context learns nothing useful.
 
-    "random" gives each span a structure that does not depend on its words: the best one under
-    independent Gaussian scores. For items and tags, whose number depends on the scores, it moves
-    the parts of the best structure to random places. "best" gives the single best structure, for
-    estimators that compose with a mixture.
+    "random" gives each span the best structure under independent Gaussian scores, which does not
+    depend on its words. For items and tags it moves the parts of the best structure to random
+    places, which keeps their number. "best" gives the single best structure, for estimators that
+    compose with a mixture.
 
     Layers of trees also accept given trees: a GivenTrees, or a function from docs to one array for
     each doc, or None for a doc that keeps its trees. The function receives some of the docs at a
-    time, in any order. The trees may be outside of the set of the layer.
+    time, in any order. The trees need not belong to the layer's set of structures.
 
     For dependency trees, an array has the position in the doc of each token's head. A root is its
     own head, and −1 is an unknown head. Spans with an unknown head keep their trees. For structures
-    of spans, an array ``(m, 2)`` has the first and last token of each bracket. Brackets inside of a
-    span count. Single tokens and the whole span may be omitted.
+    of spans, an array ``(m, 2)`` has the first and last token of each bracket. Brackets that are
+    not inside a span are ignored. Single tokens and the whole span may be omitted.
 
     Args:
         seed: seed of the random structures, which are the same for the same docs in the same
@@ -75,7 +75,7 @@ def substitute_structures(
                     "before you enter another one."
                 )
             name, other = _other(layer, substitute, generator)
-            # On the instance, so that it hides the method until it is deleted.
+            # Set on the instance, where it hides the method of the class until it is deleted.
             object.__setattr__(layer, name, other)
             changed.append((layer, name))
         yield len(layers)
@@ -170,15 +170,16 @@ def _reader(layer: Any, substitute: Any, generator: torch.Generator) -> Callable
         draw, scores = read(vectors, lengths, given, *interventions)
         if substitute == "random" and _can_shuffle(structure, scores, lengths):
             z = _shuffled(structure, structure.map(scores, lengths), lengths, generator)
-            # Scores with z as their best structure, for callers that need it.
+            # Scores whose best structure is z, for callers that compute it from the scores.
             sure = 2 * z - 1
-            # Fails for sets with constraints on neighbours, such as runs of items.
+            # The best structure may differ for sets with constraints on neighbours, such as runs of
+            # items.
             if torch.equal(structure.map(sure, lengths), z):
                 return Draw.single(z), sure
         if substitute == "random":
             scores = _noise(structure, scores, lengths, generator)
         elif not structure.linear:
-            # With the decisions of a bound scorer, scores do not determine the best structure.
+            # If a bound scorer scores decisions, these scores do not determine the best structure.
             return draw, scores
         if not structure.has_map:
             return layer.estimator(structure, scores, lengths, False), scores
@@ -188,7 +189,7 @@ def _reader(layer: Any, substitute: Any, generator: torch.Generator) -> Callable
 
 
 def _can_shuffle(structure: Structure, scores: Tensor, lengths: Tensor) -> bool:
-    """Return whether parts may be moved, as items and tags without forbidden ones can."""
+    """Return whether parts may be moved: items and tags of which none is forbidden."""
     if find_kind(structure.kind).moved is None:
         return False
     lengths = lengths.to(scores.device)
@@ -219,7 +220,7 @@ def _noise(
     """Return scores that do not depend on the words; forbidden parts stay forbidden."""
     drawn = torch.randn(scores.shape, generator=generator).to(scores)
     if structure.parts == "arcs" and not structure.exclusive_axes and structure.has_map:
-        # The scores of a graph determine its number of arcs, which is kept.
+        # A graph has as many arcs as the scores say. Random scores keep this number.
         mask = structure.part_mask(scores, lengths.to(scores.device)) & ~scores.isneginf()
         count = structure.map(scores, lengths).flatten(1).sum(1, keepdim=True)
         rank = drawn.masked_fill(~mask, -torch.inf).flatten(1).argsort(1, descending=True)

@@ -1,8 +1,8 @@
 """Text classifier that reads only chosen words: a selector, a structure, a reader.
 
 The selector and the reader have separate embedders. The reader's embedder gives a word the same
-vector in any text. Layers that give words context come after the other words are removed. So other
-words have no influence.
+vector in any text. The reader's encoder, which adds context, runs after all other words are
+removed. So words that are not chosen have no influence on the reader.
 """
 
 from __future__ import annotations
@@ -95,14 +95,14 @@ def build_rationale_text_cat_v1(
         encoder: module that gives the reader's words the context of each other, such as
             ``spacy-latent.BiLSTM.v1``; None for a bag of words.
         candidates: words that may be chosen; None for all. ``spacy-latent.ReleasedCandidates.v1``
-            has others in the first updates of training.
-        rate, transitions: expected share of the words of each text that is chosen, and of
-            neighbours of which only one is chosen. A Lagrangian enforces them in training. None if
-            the structure or the estimator does it.
+            restricts them in the first updates of training.
+        rate, transitions: targets for the expected share of the words of each text that are chosen,
+            and for the expected share of adjacent pairs with only one chosen word. A Lagrangian
+            enforces them in training. None if the structure or the estimator limits the choice.
         multiplier_rate, damping: as in HardKuma.
-        transition_cost: cost in sequences of two tags: the score of a rationale is reduced by it
-            for each end of a run of chosen words, except one at the end of the text. Rationales
-            then have few runs.
+        transition_cost: for sequences of two tags, a cost at each end of a run of chosen words,
+            except at the end of the text. It is subtracted from the score of a rationale.
+            Rationales then have fewer runs.
         span_getter: function that returns the spans of tokens that share a structure; None for
             DocSpans, the whole doc.
         use_reduce_max, use_reduce_mean: reductions of the vectors of the chosen words to one vector
@@ -111,7 +111,7 @@ def build_rationale_text_cat_v1(
             ``spacy-latent.LatentTok2Vec.v1``.
         evidence: objective to learn from the words of texts, including those without labels: a
             prior over choices, and a decoder that predicts the words that are not chosen from the
-            chosen ones; None to learn from labels alone. Predictions do not use it.
+            chosen ones; None to learn only from labels. Predictions do not use it.
         nO: number of labels; set by the component.
     """
     from spacy_latent.estimators.straight_through import StraightThrough
@@ -184,7 +184,7 @@ def check_structure(structure: Structure, transition_cost: float) -> None:
 
 
 def check_targets(structure: Structure, choice: RationaleSettings) -> None:
-    """Raise an error for shares outside of 0 to 1, or without the marginals they need."""
+    """Raise an error for shares outside of 0 to 1, or if their marginals are not tractable."""
     check_shares(NAME, choice.rate, choice.transitions, choice.multiplier_rate, choice.damping)
     for name, share in (("rate", choice.rate), ("transitions", choice.transitions)):
         if share is not None and "marginals" not in structure.tractable:
@@ -232,7 +232,7 @@ def check_context_free(embed: Model, docs: Sequence[Doc]) -> None:
     """Raise an error if the reader's embedder gives a word different vectors in different texts."""
     words = [token.text for doc in docs for token in doc][:64]
     plain = Doc(docs[0].vocab, words=words)
-    # With annotation, which components set after reading the whole text.
+    # Try docs with annotation, too, since components set it after reading the whole text.
     other = Doc(docs[0].vocab, words=words[::-1], tags=words, lemmas=words, pos=["X"] * len(words))
     listens = any(isinstance(node, Tok2VecListener) for node in embed.walk())
     if not listens:
@@ -263,7 +263,7 @@ def build_embedders(
         init=init_both,
         layers=[tok2vec, embed],
         refs=refs,
-        # update: number of the update of training, from 0; None for prediction.
+        # "update" is the number of the update of training, from 0; None for prediction.
         attrs={"candidates": candidates, "update": None},
     )
 

@@ -12,7 +12,7 @@ from spacy_latent.stages import Staged, follow
 
 
 class ReleasedCandidates(Staged):
-    """Candidates with ``stages`` before them, each of this class.
+    """Candidates of prediction, with earlier ``stages`` of training, each of this class.
 
     A call returns the candidates of prediction.
 
@@ -35,7 +35,7 @@ class ReleasedCandidates(Staged):
         return self.candidates(docs)
 
     def covers(self, other: "ReleasedCandidates") -> bool | None:
-        """Return whether these contain every word of ``other``; None if docs decide.
+        """Return whether these contain every word of ``other``; None if it depends on the docs.
 
         Stages are ignored.
         """
@@ -67,7 +67,7 @@ class ReleasedCandidates(Staged):
 
 
 def in_order(candidates: ReleasedCandidates, update: int = 0) -> list[ReleasedCandidates]:
-    """Return the stages that are not over at an update, and the candidates after them."""
+    """Return the stages that have not ended at an update, and the candidates after them."""
     return [*(stage for end, stage in candidates.stages if update < end), candidates]
 
 
@@ -85,7 +85,7 @@ def build_released_candidates_v1(
 ) -> Candidates:
     """Build candidates that are extended after a number of updates.
 
-    Each of the two may itself be released.
+    ``restricted`` and ``free`` may be ReleasedCandidates themselves.
 
     Args:
         restricted: words that may be chosen in the first updates of the weights.

@@ -17,7 +17,7 @@ class ScheduledValue:
     """
 
     expected = "a finite number of at least 0"
-    # Whether it is a number, and no schedule.
+    # Whether the value is a number rather than a schedule.
     constant = False
 
     def __init__(self, values: float | Iterable[float], setting: str) -> None:

@@ -26,8 +26,9 @@ def white_space(docs: Sequence[Doc]) -> list[np.ndarray | None]:
 def log_of_bounds(doc: Doc, scores: np.ndarray, sentences: Bounds) -> np.ndarray:
     """Return the log-probability that each sentence begins and ends as found, ``(S,)``.
 
-    It is that of all starts and non-starts from its first token up to the first token of the next
-    sentence. Annotated tokens, white space and the first word are certain.
+    It is the sum of the log-probabilities of starts and non-starts, from the first token of the
+    sentence up to the first token of the next. Annotated tokens, white space and the first word are
+    certain.
 
     Args:
         scores: ``(n,)`` log-odds that a sentence starts.
@@ -37,7 +38,7 @@ def log_of_bounds(doc: Doc, scores: np.ndarray, sentences: Bounds) -> np.ndarray
     signs = np.ones(len(doc))
     signs[[start for start, *_ in sentences]] = -1.0
     certain = (known != 0) | np.isneginf(likely)
-    # Scores that are not finite are refused later, with the text that they are of.
+    # Scores that are not finite raise an error later, which names their text.
     with np.errstate(invalid="ignore"):
         each = -np.logaddexp(0.0, signs * np.where(certain, 0.0, likely))
     sums = np.append(0.0, np.where(certain, 0.0, each)).cumsum()
@@ -113,7 +114,8 @@ def _parted(start: int, end: int, scores: np.ndarray, max_length: int) -> Bounds
 def hosts_of_space(spaces: np.ndarray) -> np.ndarray | None:
     """Return the head of each token of white space in a sentence, ``(n,)``, from 0.
 
-    It is the word before the white space, or without one the first word after it. Words have −1.
+    It is the last word before the white space, or the first word after it if there is none before.
+    Words have −1.
 
     Args:
         spaces: ``(n,)`` bool.

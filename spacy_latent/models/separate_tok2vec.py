@@ -75,7 +75,7 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> tuple[list[Flo
 def width_of(tok2vec: Model, docs: Sequence[Doc]) -> Width | None:
     """Return the width of the rows of an initialized embedder.
 
-    Two embedders have a list of the composer's and the scorer's width. The result is None if
+    For two embedders it is a list of the composer's and the scorer's width. The result is None if
     neither the embedder nor a doc of ``docs`` determines it.
 
     Raises:

@@ -89,7 +89,7 @@ def refuse_not_finite(results: Sequence[Tensor]) -> None:
     In training, a step that overflows in half precision is skipped. In prediction the overflow
     would be hidden.
     """
-    # The sum is cheaper to check: if it is finite, so are all vectors.
+    # Check the sum first, which is faster: if it is finite, so are all vectors.
     if torch.isfinite(torch.stack([result.sum() for result in results]).sum()):
         return
     if not all(torch.isfinite(result).all() for result in results):

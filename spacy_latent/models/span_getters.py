@@ -58,7 +58,7 @@ class SentenceSpans(_BoundedSpans):
     def _starts(self, doc: Doc) -> list[int]:
         """Return the token offsets of the sentences of a doc that is not empty."""
         if "sents" in doc.user_hooks:
-            # Hooks may give them in any order, and need not cover the doc.
+            # User hooks may return sentences in any order, which need not cover the doc.
             return sorted({0, *(sentence.start for sentence in doc.sents if len(sentence))})
         if not doc.has_annotation(SENT_START):
             return [0]

@@ -17,7 +17,7 @@ from spacy_latent.kernels.core.gpu_transfers import send_together
 # other_end): token offsets.
 Spans = list[list[tuple[int, ...]]]
 
-# A group of spans is padded to its longest; these bound the cost of that.
+# Bounds on the cost of padding the spans of a group to the longest one.
 MAX_CELLS = 1 << 22
 ALWAYS_TOGETHER = 16
 
@@ -53,8 +53,8 @@ class Placed:
     """Groups of a batch of N rows on a device.
 
     Attributes:
-        cells: ``(N,)`` int64, for each row its cell, if the cells of all groups come one after the
-            other. It is the number of cells if the row is in no span.
+        cells: ``(N,)`` int64, for each row its cell, counted through the cells of all groups. It is
+            the number of cells if the row is in no span.
         others: tensors that were sent with them.
     """
 
@@ -150,7 +150,7 @@ def of_group(given: Given | None, group: Group) -> list[np.ndarray | None] | Non
 def side_by_side(composed: list[Tensor], groups: list[Group], rows: Tensor, width: int) -> Tensor:
     """Concatenate padded groups, each ``(K, B, n, width)``, to cells ``(K, C, width)``.
 
-    See :class:`Placed`. If a row is in no span, or there is no span, a cell of zeros follows.
+    See :class:`Placed`. A cell of zeros follows if some row is in no span, or there are no spans.
     """
     flat = [part.flatten(1, 2) for part in composed]
     if not flat or sum(int(group.lengths.sum()) for group in groups) < rows.shape[0]:
@@ -162,8 +162,8 @@ def side_by_side(composed: list[Tensor], groups: list[Group], rows: Tensor, widt
 def no_loss(rows: Tensor) -> Tensor:
     """Return 0, with a gradient of 0 for these rows, even if they are not finite.
 
-    It is the loss if nothing was computed from the rows. A loss without a gradient would be an
-    error elsewhere.
+    It is the loss of a batch in which nothing was computed from the rows. A loss without a gradient
+    would raise an error.
     """
     return rows[:0].sum()
 

@@ -189,7 +189,7 @@ def log_probabilities(
 ) -> np.ndarray:
     """Return the log-probability that each doc has exactly the observed spans, ``(D,)``.
 
-    The first arguments are those of :func:`loss_and_gradient`.
+    For the first arguments see :func:`loss_and_gradient`.
     """
     total = np.zeros(len(found.spans))
     for group, losses, _ in _of_groups(found, observed, temperature=temperature):

@@ -1,4 +1,4 @@
-"""Probabilities of spans as entities, in the best sequence of tags or not."""
+"""Probabilities that spans are entities, whether or not they are in the best sequence of tags."""
 
 from __future__ import annotations
 
@@ -93,19 +93,19 @@ class MarkovSpans(SpanProbabilities):
         return value
 
     def above(self, least: float) -> LikelySpans:
-        # Each likely begin is extended token by token, as long as the run has ``least``: a longer
-        # span is no more probable than the run it extends. No run leaves its doc, since no entity
-        # goes on after the last token: these steps have the probability 0.
+        # Extend each likely first token by one token after another, while the run has a probability
+        # of ``least`` or more: a longer span is at most as probable as the run that it extends. No
+        # run leaves its doc, since steps after the last token have probability 0.
         tokens, count = self._single.shape[1:]
         single, begin = self._single.reshape(-1), self._begin.reshape(-1)
         go_on, close, later, end = (self._steps[name].reshape(-1) for name in STEPS)
-        # Numbers of the first tokens with the label, of all docs. The next token has count more.
+        # Flat indices of [doc, token, label]. The next token's index is larger by ``count``.
         at = (single >= least).nonzero()[0]
         places, values, sizes = [at], [single.take(at)], [len(at)]
         at = (begin >= least).nonzero()[0]
         running, following = begin.take(at), at
         while len(at):
-            # Gathered by take and by numbers, which NumPy does in less time than by a mask.
+            # Gather with ``take`` and indices, which is faster in NumPy than a mask.
             following = following + count
             closed = running * close.take(following)
             kept = (closed >= least).nonzero()[0]

@@ -24,8 +24,8 @@ def read_structures(
     """Return the structures of the spans, for each doc of the batch.
 
     Alternatives are the structures that the estimator itself weights, if it has several. Otherwise
-    they are the support of SparseMAP, or else the best structures with their probabilities. If only
-    a point of a relaxation is found, there are no alternatives.
+    they are the support of SparseMAP, or else the best structures with their probabilities. An
+    estimator that only computes a point of a relaxation has none.
     """
     if stored.annotate not in LEVELS:
         raise LatentError(f"annotate is {stored.annotate!r}; expected one of {', '.join(LEVELS)}.")
@@ -52,7 +52,7 @@ def _read_group(
     if _has_best(output, layer):
         best = _numpy(output.draw.z[0])
     elif isinstance(structure, DependencyTree):
-        # Fast path of every prediction: heads without arrays of arcs.
+        # Fast path, which serves every prediction: heads without 0/1 arrays of arcs.
         lengths = send(group.lengths, output.scores.device)
         heads = _numpy(structure.best_heads(output.scores, lengths))[:, 1:]
     else:
@@ -104,7 +104,7 @@ def _has_best(output: LatentOutput, layer: LatentModule) -> bool:
 def _probabilities(output: LatentOutput, layer: LatentModule, lengths: Tensor) -> Tensor:
     """Return the probabilities of parts that the estimator composes with.
 
-    If it composes with one hard structure, they are the marginals if these are tractable.
+    If it composes with one hard structure, they are the marginals, if tractable.
     """
     draw = output.draw
     if isinstance(layer.structure, MergeSequence):
@@ -120,7 +120,7 @@ def alternatives_of(
 ) -> tuple[Tensor, Tensor]:
     """Return structures ``(K, B, *parts)`` and weights ``(K, B)``, see :func:`read_structures`.
 
-    A support is complete. The best structures are ``count`` many.
+    A support has all its structures. Otherwise there are the ``count`` best structures.
     """
     draw, structure, scores = output.draw, layer.structure, output.scores
     lengths = lengths.to(scores.device)

@@ -26,7 +26,7 @@ def rewards_of(
 ) -> Tensor:
     """Return the rewards ``(K, D)`` in the dtype of ``like`` ``(K, D)``.
 
-    A text with several spans has their mean, a text without spans 0.
+    The reward of a text with several spans is their mean; without spans it is 0.
 
     Args:
         component: name under which references have structures.

@@ -34,7 +34,8 @@ class Supervision:
         noise: standard deviation of the Gaussian noise of the loss "perturbed".
         num_samples: number of draws of this noise.
         mean: mean loss, once the layer has run.
-        left_out: number of gold structures that are not in the set of the layer; they do not count.
+        left_out: number of gold structures that are not in the layer's set of structures; they do
+            not count.
     """
 
     gold: list[list[np.ndarray | None]]
@@ -78,7 +79,7 @@ class Supervision:
                 self.left_out += 1
                 continue
             z[b][tuple(slice(0, size) for size in array.shape)] = array.to(z)
-            # Alignments count the tokens of both texts.
+            # For alignments, this is the sum of the lengths of both texts.
             tokens[b] = int(np.sum(length))
         _complete(structure, z, allowed, scores, lengths, partial)
         inside = structure.contains(z, lengths)
@@ -114,7 +115,7 @@ def _complete(
     lengths: Tensor,
     partial: Tensor,
 ) -> None:
-    """Set ``z`` of the ``partial`` items to their best allowed structure, or to 0 without one."""
+    """Set ``z`` of ``partial`` items to the best allowed structure, or to 0 if there is none."""
     rows = partial.nonzero().flatten()
     while len(rows):
         restricted = torch.where(allowed[rows], scores[rows].detach(), -torch.inf)
@@ -159,7 +160,7 @@ def supervise(
     noise = supervision.draw(scores)
 
     def loss(scores: Tensor, rows: slice | Tensor) -> Tensor:
-        # The values of all structures and of the agreeing ones have the same noise.
+        # Both calls of this function use the same noise: for all structures, and for agreeing ones.
         drawn = None if noise is None else noise[:, rows]
         settings = supervision.loss, supervision.margin, drawn
         return structured_loss(structure, scores, z[rows], lengths[rows], *settings)
@@ -167,7 +168,8 @@ def supervise(
     losses = loss(scores, slice(None))
     rows = known.partial.nonzero().flatten()
     if len(rows):
-        # The value of all structures that agree; the choice of z cancels.
+        # This subtracts the same loss over the structures that agree. Both losses contain the score
+        # of z, which cancels.
         agreeing = torch.where(known.allowed[rows], scores[rows], -torch.inf)
         losses = losses.index_add(0, rows, loss(agreeing, rows), alpha=-1)
     if supervision.teacher_forcing:
@@ -260,7 +262,8 @@ def _within(heads: np.ndarray | None, start: int, end: int) -> np.ndarray | None
 def _without_several_roots(heads: np.ndarray | None) -> np.ndarray | None:
     """Return heads of a span whose roots, if there are several, are unknown.
 
-    They are roots of sentences whose bounds are not on the doc. Each may then have any head.
+    They are roots of several sentences whose boundaries are not set on the doc. Each may then have
+    any head.
     """
     if heads is None or (heads == 0).sum() < 2:
         return heads
@@ -268,7 +271,7 @@ def _without_several_roots(heads: np.ndarray | None) -> np.ndarray | None:
 
 
 def _without_crossing(heads: np.ndarray | None) -> np.ndarray | None:
-    """Return heads of a span, −1 where arcs cross."""
+    """Return heads of a span, −1 for tokens whose arcs cross others."""
     return None if heads is None else np.where(crossing(heads), -1, heads)
 
 

@@ -32,7 +32,7 @@ class EntityCount:
     Attributes:
         ends: numbers of the tags with which an entity of the label ends, its L and its U.
         least: the number in the statement, 1 or more.
-        holds: True if the text is said to have at least ``least`` entities, False if fewer.
+        holds: True if the statement is "at least ``least`` entities", False if it is "fewer".
         wrong: probability that the statement is wrong.
     """
 
@@ -80,7 +80,7 @@ class TagEvidence:
 
     @property
     def only_forbids(self) -> bool:
-        """Return whether :attr:`allowed` holds all of the evidence."""
+        """True if :attr:`allowed` represents all of the evidence."""
         finite = self.potentials[self.allowed]
         return not (self.counts or self.rejected or finite.any())
 

@@ -1,9 +1,9 @@
 """Losses of a chain of tags.
 
-Each loss is value(all sequences) − value(sequences that agree with the annotation). "crf" takes
-log-partitions as values, and "perceptron" maxima. With complete annotation one sequence agrees.
-These are then the Fenchel-Young losses (Blondel et al. 2020) of four regularizers. A token without
-annotation may have every tag (Tsuboi et al. 2008).
+Each loss is value(all sequences) − value(sequences that agree with the annotation). The value is a
+log-partition for "crf", and a maximum for "perceptron". With complete annotation one sequence
+agrees, and the losses are the Fenchel-Young losses (Blondel et al. 2020) of four regularizers. A
+token without annotation may have every tag (Tsuboi et al. 2008).
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ class Probabilities:
     """Probabilities of a group of docs, under the distribution that the loss has learned.
 
     Attributes:
-        tags: ``(B, N, K)``, of each tag at each token.
+        tags: ``(B, N, K)``, the probability of each tag at each token.
         best: ``(B, N)``, the best sequence.
-        steps: ``(B, N)``, along the best sequence, see ``TagSequence.follow``; None for a mixture.
+        steps: ``(B, N)``, the conditional probabilities of the tags of the best sequence, see
+            ``TagSequence.follow``; None for a mixture.
         within_labels: ``(B, N, 4, labels)``, the probability of each step within a label, given its
             first tag, see :func:`steps_within_labels`; None if it was not asked for.
         mixture: sequences ``(S, B, N)`` and weights ``(S, B)`` of SparseMAP, otherwise None.
@@ -94,7 +95,7 @@ def _pairs(group: ScoredTags) -> Tensor:
 class TagLoss(ABC):
     """Loss value(all sequences) − value(sequences that agree with the annotation).
 
-    The probabilities of a loss are those of the distribution that it learns. Unless a subclass
+    Probabilities are computed under the distribution that the loss learns. Unless a subclass
     defines another one, this is the CRF with the same scores.
 
     Attributes:
@@ -139,8 +140,7 @@ class TagLoss(ABC):
     ) -> tuple[list[float], TagScores, list[int]]:
         """Return the losses of the docs, and the gradient of their sum.
 
-        The docs share the transitions, and the gradient for these cannot be divided among docs
-        later.
+        The gradient for the transitions, which the docs share, is already summed over docs.
 
         Args:
             evidence: evidence about each doc. Losses other than "crf" need
@@ -211,7 +211,7 @@ class TagLoss(ABC):
         chain, scores, lengths = group.chain, group.scores, group.lengths
         tags, totals = chain.top_k_tags(scores, lengths, count)
         assert chain.bound is not None
-        # The difference of two large numbers, for a long doc.
+        # In float64: for a long doc this is the difference of two large numbers.
         exact = chain.bind(*(part.double() for part in chain.bound))
         weights = (totals - exact.log_partition(scores.double(), lengths)).exp()
         return _by_doc(tags, weights, lengths, tags[:, :, 0] >= 0)
@@ -251,7 +251,7 @@ class CrfLoss(TagLoss):
 class QuadraticLoss(TagLoss):
     """Loss of the quadratically smoothed recursion (Mensch and Blondel 2018).
 
-    The distribution is the walk over tags that the smoothing induces.
+    The distribution is the Markov chain over tags that the smoothing induces.
     """
 
     name: ClassVar[str] = "quadratic"
@@ -280,7 +280,8 @@ class QuadraticLoss(TagLoss):
     def ranked(self, group: ScoredTags, count: int) -> list[RankedSequences]:
         pairs = _pairs(group).double()
         walk = smoothed_expectation(LinearChain(), pairs, group.lengths, "quadratic")
-        # Each pair given its first tag. The product of these is the probability of a sequence.
+        # Each pair's weight given its first tag. The product of these is the probability of a
+        # sequence.
         before = walk.sum(2)[:, :-1, :, None]
         steps = torch.cat([walk[:, :1], walk[:, 1:] / before.where(before > 0, 1.0)], 1)
         tags, totals = LinearChain().top_k_tags(steps.log(), group.lengths, count)
@@ -332,7 +333,7 @@ class SparsemapLoss(TagLoss):
     def _mixture(self, group: ScoredTags) -> tuple[SparseSolution, np.ndarray]:
         """Return SparseMAP's solution, and its sequences ``(S, B, N)``, −1 at padding.
 
-        They are read from one transition at each position. Their 0/1 arrays would be S times as
+        Each sequence is stored as a list of tags. As 0/1 arrays the sequences would be S times as
         large as the scores of pairs, ``(B, N, K, K)``.
         """
         pairs = _pairs(group)

@@ -19,8 +19,8 @@ def rehearsal_gradient(
 ) -> tuple[float, TagScores]:
     """Return the cross-entropy of the chain to the chain of a teacher, and its gradient.
 
-    It is in nats, summed over docs. The teacher has the same tags or only the first ones. The
-    gradient is the difference of the expectations of both.
+    It is in nats, summed over docs. The teacher has the same tags, or only the first ones. The
+    gradient is the difference between the marginals of both chains.
     """
     known = teacher.emissions.shape[1]
     own = first_tags(found, known)

@@ -1,11 +1,11 @@
 """Annotation of a text by several sources, given its latent tags.
 
-A source is a person, a list of names, a pattern or another model. It is more often right about one
-label than about another, misses some entities and invents others. At each token it writes a class,
-"O" or a label, and for a label a place, such as the first or last token of an entity. Given the tag
-of the token, both are drawn from distributions of the source (Dawid and Skene 1979; for sequences
-as in Nguyen et al. 2017). They are learned together with the tagger, from expected counts over the
-last batches (Cappé and Moulines 2009) and a Dirichlet prior.
+A source is a person, a list of names, a pattern or another model. Its reliability differs between
+labels. At each token it writes a class, "O" or a label, and for a label a place, such as the first
+or last token of an entity. The model draws both from distributions of the source, given the tag of
+the token (Dawid and Skene 1979; for sequences as in Nguyen et al. 2017). These distributions are
+learned together with the tagger, from expected counts over the last batches (Cappé and Moulines
+2009) and a Dirichlet prior.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from spacy_latent.errors import LatentError, number_of
 
 # Prefixes of tags, in the order of scheme_tags.
 PLACES = "BILU"
-# Prior mean of a source: at an entity it gives the label, nothing, or another label; outside it
-# mostly gives nothing.
+# Means of the prior: probabilities that a source gives the label at an entity, that it gives
+# nothing there, that it gives nothing outside of entities, and that it gives the right place.
 RIGHT, NOTHING, RIGHT_OUTSIDE, RIGHT_PLACE = 0.7, 0.2, 0.97, 0.8
-# Weight of the prior in tokens: of each label, outside, and of places. With a tenth of it, on texts
-# with few entities, expectation maximization drifts away from what most sources say.
+# Weight of the prior in tokens, for each label, for tokens outside, and for places. With a tenth of
+# these weights, on texts with few entities, expectation maximization drifts away from the majority
+# of the sources.
 STRENGTH, STRENGTH_OUTSIDE, STRENGTH_PLACE = 200.0, 2_000.0, 200.0
 # Number of remembered batches.
 MEMORY = 50
@@ -36,8 +37,8 @@ class Written:
     """Annotation of one text by one source.
 
     Attributes:
-        classes: ``(n,)``, 0 for "O", −1 if nothing is known of what was written, otherwise the
-            number of the label plus one.
+        classes: ``(n,)``, 0 for "O", −1 if the source's annotation is unknown, otherwise the number
+            of the label plus one.
         places: ``(n,)``, index in PLACES, −1 without a label.
     """
 
@@ -51,7 +52,8 @@ class SourceReliability:
     """Reliability of a source for a label, in tokens, under the tagger's posterior.
 
     Attributes:
-        precision: share of the source's tokens with the label that have it; NaN without any.
+        precision: share of tokens with the label, among the tokens to which the source gave it; NaN
+            without any.
         recall: share of the tokens with the label to which the source gave it; NaN without any.
         tokens: number of tokens to which the source gave the label, in the remembered batches.
         confusions: for each label, and for "O", the share of the tokens with the label to which the
@@ -73,7 +75,8 @@ class SourceTotal:
     """Reliability of a source over all labels, in tokens, under the tagger's posterior.
 
     Attributes:
-        precision: share of the source's tokens with a label that have this label; NaN without any.
+        precision: share of the tokens to which the source gave a label that have this label; NaN
+            without any.
         recall: share of the tokens with a label to which the source gave this label; NaN without
             any.
         tokens: number of tokens to which the source gave a label, in the remembered batches.
@@ -155,7 +158,7 @@ class TagSources:
             own += more
 
     def reliability(self, sources: Sequence[str], labels: Sequence[str]) -> list[SourceReliability]:
-        """Return a record for each source and label, with NaN for shares of nothing."""
+        """Return a record for each source and label, with NaN for shares without tokens."""
         found = []
         for number, source in enumerate(sources):
             counts = self.labels[number]
@@ -173,8 +176,8 @@ def source_totals(found: Sequence[SourceReliability]) -> list[SourceTotal]:
     """Sum the reliability of each source over labels.
 
     Returns:
-        A total for each source, by rising F1 of its tokens. Sources of which nothing is remembered
-        are last.
+        A total for each source, in ascending order of its F1 of tokens. Sources without annotation
+        in the remembered batches are last.
     """
     totals, scores = [], []
     for source in dict.fromkeys(one.source for one in found):
@@ -227,7 +230,7 @@ _SOURCES = "sources"
 
 
 def sources_of(model: Model, sources: Sequence[str], labels: int) -> TagSources:
-    """Return the reliability counts of sources that a ``CrfTagger`` stores with its transitions.
+    """Return the expected counts of the sources that a ``CrfTagger`` stores with its transitions.
 
     They are zero before training.
 
@@ -266,7 +269,7 @@ def keep_sources(model: Model, sources: Sequence[str], found: TagSources | None)
 def add_counts(model: Model, sources: Sequence[str], known: TagSources, batch: TagSources) -> None:
     """Store the counts of a batch in place of gradients, until :func:`learn_counts`.
 
-    Several batches may come before it, and several processes add up their counts.
+    Several batches may be stored before that, and several processes add up their counts.
 
     Args:
         sources: names of the sources.

@@ -50,7 +50,7 @@ class TextBatch:
         Args:
             rows: ``(N, d)``, of which only the number and the device are read.
             docs, texts: the rows of each doc and of each text.
-            only_ends: whether only the first and the last word of a text are read.
+            only_ends: whether the pooling only reads the first and the last word of a text.
         """
         bounds = torch.tensor(texts, dtype=torch.int64).view(-1, 2)
         first, doc = first_spans(groups, len(docs))
@@ -72,8 +72,8 @@ def first_spans(groups: list[Group], docs: int) -> tuple[Tensor, list[Tensor]]:
     """Return the first span of each doc, and the doc of each span, on the CPU.
 
     Returns:
-        ``(D,)``, numbers of spans among the spans of all groups, or their total number for a doc
-        without spans; and ``(B,)`` for each group.
+        For each doc the number of its first span among the spans of all groups, ``(D,)``; the total
+        number of spans if it has none. For each group the doc of each span, ``(B,)``.
     """
     doc = [torch.tensor(group.docs, dtype=torch.int64) for group in groups]
     together = torch.cat([*doc, torch.zeros(0, dtype=torch.int64)])

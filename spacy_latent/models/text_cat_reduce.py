@@ -25,8 +25,8 @@ def build_text_cat_reduce_v1(
 ) -> Model:
     """Build ``spacy.TextCatReduce.v1`` for texts with and without tokens.
 
-    A text without tokens gets the categories of a vector of zeros. spaCy's model does this only
-    with ``use_reduce_mean`` alone. With other reductions it raises an error at such a text. All
+    A text without tokens gets the categories of a vector of zeros. spaCy's model does this only if
+    ``use_reduce_mean`` is its only reduction. With others it raises an error at such a text. All
     other results are exactly the same. If a batch has only empty texts, the component gives them 0
     for each label, as always.
 
@@ -55,7 +55,7 @@ def build_text_cat_reduce_v1(
 
 
 def refuses_empty_texts(model: Model) -> list[str]:
-    """Return the settings of a classifier with which it fails at a text without tokens."""
+    """Return the settings of a classifier that make it fail at a text without tokens."""
     safe = {inner.id for node in model.walk() if node.name == _NAME for inner in node.walk()}
     tok2vec = model.maybe_get_ref("tok2vec")
     below = set() if tok2vec is None else {node.id for node in tok2vec.walk()}
@@ -67,7 +67,7 @@ def _pooling(model: Model) -> tuple[Model, Model]:
     """Return the layer of spaCy's classifier that concatenates texts, and the pooling after it."""
     for node in model.walk():
         for before, after in zip(node.layers, node.layers[1:]):
-            # A chain may be inside of another.
+            # A chain may be nested in another chain.
             last = before
             while last.name != FLATTEN and ">>" in last.name:
                 last = last.layers[-1]
@@ -80,11 +80,11 @@ def _forward(
     model: Model[list[Floats2d], Floats2d], texts: list[Floats2d], is_train: bool
 ) -> tuple[Floats2d, Callable[[Floats2d], list[Floats2d]]]:
     pooling: Model[Any, Any] = model.layers[0]
-    # By shapes: reading numbers of tokens from a GPU would wait for it.
+    # Compare shapes, since reading numbers of tokens from a GPU would wait for it.
     some = [place for place, vectors in enumerate(texts) if len(vectors)]
     if len(some) == len(texts):
         return pooling(texts, is_train)
-    # Without any, a vector of zeros determines the width of the pooled vector.
+    # If no text has tokens, a vector of zeros determines the width of the pooled vector.
     read = [texts[place] for place in some] or [model.ops.alloc2f(1, texts[0].shape[1])]
     pooled, backpropagate_pooled = pooling(read, is_train)
     if not some:

@@ -1,4 +1,4 @@
-"""Latent layer for losses of whole structures: each of K structures gives a vector per text."""
+"""Latent layer for losses of whole structures, with a vector per text for each of K structures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class TextVectors:
     """Output of the layer for D texts.
 
     Attributes:
-        vectors: ``(K·D, width)``, with the first structure of all texts before the second.
+        vectors: ``(K·D, width)``, first of all texts with their first structure, then with the
+            second.
         weights: ``(K, D)``.
         log_probs: ``(K, D)``, 0 if the estimator has none.
         extras: ``(E, D)``, see :class:`spacy_latent.estimators.base.Draw`; E is 0 if it has none.
@@ -168,7 +169,7 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
 
 
 def pair_ranges(docs: list[Range], spans: Spans) -> list[Range]:
-    """Return the rows of the first and the second text of each doc, in turns.
+    """Return the ranges of rows of all texts: the first and second text of each doc in turn.
 
     A doc without a pair has empty ranges.
     """
@@ -200,7 +201,7 @@ def inner_step(model: Model, kept: Kept, advantage: Tensor, before: Tensor, clip
     Args:
         advantage: ``(K, D)``, gradient of the objective for log_probs at the draw.
         before: ``(K, D)``, log_probs at the draw.
-        clip: largest change of the ratio.
+        clip: largest difference to 1 of the ratio of new to old probabilities.
     """
     shim: Any = model.shims[0]
 

@@ -13,12 +13,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 def exclusive_loss(logits: Tensor, truths: Tensor, known: Tensor) -> Tensor:
     """Return −log of the probability of the label by the softmax, in nats.
 
-    For a text with only wrong labels it is −log of the probability of the others together. It is 0
-    for a text without labels, or if all labels are wrong.
+    If a text's only known labels are wrong ones, it is −log of the sum of the probabilities of the
+    other labels. It is 0 if no label is known, or if all labels are known to be wrong.
     """
     right = truths.bool() & known.bool()
     possible = torch.where(right.any(-1, keepdim=True), right, ~known.bool())
-    # Without this, rounding errors would be a gradient.
+    # If all or no labels are possible, set the loss to 0: rounding errors would have a gradient.
     tells = possible.any(-1) & ~possible.all(-1)
     of_all = logits.log_softmax(-1).masked_fill(~(possible | ~tells[:, None]), -torch.inf)
     return torch.where(tells, -of_all.logsumexp(-1), 0.0)

@@ -43,7 +43,7 @@ ENDS = frozenset({"root", "first", "last"})
 
 @dataclass
 class Kept:
-    """Structures of an update, for further steps on them."""
+    """Structures of an update, kept for further steps on the same batch."""
 
     rows: Tensor
     groups: list[Group]
@@ -56,14 +56,14 @@ class TextModule(nn.Module):
 
     Args:
         pooling: reductions of the vectors of tokens, which are concatenated: some of "first",
-            "last", "max", "mean" and "root". For "root", the vectors of tokens are summed, weighted
-            by the degree to which each is a root. The result is the mean of these sums over the
-            spans of a text.
+            "last", "max", "mean" and "root". "root" is the sum of the vectors of tokens, weighted
+            by the degree to which each token is a root, averaged over the spans of a text.
         texts: number of texts of a doc, whose vectors are concatenated.
         entropy_weight: see ``build_latent_text_classifier_v1``.
         evidence: settings of a bound on the evidence of the words. With an EvidenceBound the layer
-            must tell which words a structure shows, as
-            :class:`~spacy_latent.layers.rationale_layer.RationaleLayer` does.
+            needs a method ``shown``, as
+            :class:`~spacy_latent.layers.rationale_layer.RationaleLayer` has, for the share of each
+            word that a structure passes on.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class TextModule(nn.Module):
         interventions: list[BatchInterventions] | None = None,
         words: Tensor | None = None,
     ) -> tuple[tuple[Tensor, ...], Tensor | None, tuple[list[LatentOutput], Tensor]]:
-        """Return the vectors of all docs, with everything else that gets a gradient.
+        """Return the vectors of all docs, and the other results that get a gradient.
 
         Args:
             rows: ``(N, d)``.
@@ -116,9 +116,9 @@ class TextModule(nn.Module):
                 evidence; None without a bound.
 
         Returns:
-            First, vectors ``(K, D, width)``, weights and log-probabilities ``(K, D)``, extras
-            ``(E, D)`` and, with words, both parts of BoundTerms. Second, a penalty or None.
-            Third, the structures, and the features of the docs.
+            A tuple of vectors ``(K, D, width)``, weights and log-probabilities ``(K, D)``, extras
+            ``(E, D)`` and, with words, both parts of BoundTerms; a penalty or None; and the
+            structures with the features of the docs.
         """
         batch = TextBatch.of(rows, groups, docs, texts, words, ENDS.issuperset(self.pooling))
         composed, outputs = self._compose(rows, batch, given, interventions)
@@ -165,7 +165,7 @@ class TextModule(nn.Module):
     ) -> tuple[list[Tensor], list[LatentOutput]]:
         """Return the composed vectors and the structures of each group."""
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
-        # Vectors of the other tokens would be most of the work of composing many structures.
+        # Composing the vectors of all tokens would take most of the time for many structures.
         only_roots = self.pooling == ("root",)
         compose = self.latent.compose_roots if only_roots else self.latent.compose_each
         composed, outputs = [], []
@@ -186,7 +186,7 @@ class TextModule(nn.Module):
         batch: TextBatch,
         outputs: list[LatentOutput],
     ) -> BoundTerms:
-        """Return the objective of aligned words, which depends on no single structure.
+        """Return the objective of aligned words, which sums over all alignments.
 
         For the arguments see :meth:`_evidence`.
         """
@@ -291,7 +291,7 @@ class TextModule(nn.Module):
         return torch.cat(pooled, -1)
 
     def _of_docs(self, batch: TextBatch, draws: list[Draw], count: int) -> Tensor:
-        """Return weights ``(K, D)``. The k-th structures of all spans of a doc belong together."""
+        """Return weights ``(K, D)``; the k-th structures of the spans of a doc belong together."""
         first = batch.first
         like = draws[0].weights if draws else first.new_zeros(0, dtype=torch.float32)
         result = like.new_zeros(count, len(first))
@@ -303,9 +303,10 @@ class TextModule(nn.Module):
         return torch.where(first < spans, weights[:, first.clamp_max(spans - 1)], result)
 
     def _several_weighted(self, batch: TextBatch, draws: list[Draw], count: int) -> Tensor | None:
-        """Return a mask of the spans that lie beside others in a doc whose structures are weighted.
+        """Return a mask of the spans of docs with several spans and unequally weighted structures.
 
-        These weights are no weights of pairs of structures, unless all structures are samples.
+        The weights of single spans do not determine the weights of combinations of their
+        structures. Only equally weighted samples can be combined, the k-th with the k-th.
 
         Returns:
             ``(spans,)`` bool, in the order of the groups; None if there is no such span.
@@ -354,7 +355,7 @@ def _best_alone(
 ) -> tuple[list[Draw], list[Tensor]]:
     """Give each of some spans its structure with the largest weight, as its first and only one.
 
-    All pairs of weighted structures of two spans would be too many.
+    The exact sum would need all combinations of the structures of all spans, which are too many.
 
     Args:
         spans: ``(spans,)`` bool, in the order of the groups.
@@ -382,7 +383,7 @@ def _weighted_roots(draws: list[Draw], composed: list[Tensor]) -> list[Tensor]:
 
 
 def _roots(docs_of: list[Tensor], of_spans: list[Tensor], blank: Tensor) -> Tensor:
-    """Return the vectors of the roots of the trees of each doc, ``(K, D, width)`` as ``blank``."""
+    """Return the vectors of the roots of each doc's trees, in the shape of ``blank``."""
     total, spans = blank, blank.new_zeros(blank.shape[1])
     for doc, part in zip(docs_of, of_spans):
         total = total.index_add(1, doc, part)

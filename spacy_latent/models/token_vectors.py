@@ -20,10 +20,10 @@ def token_vectors(
 ) -> tuple[Vectors, Callable[[Vectors], Any]]:
     """Return the vectors of an embedder for docs, with rows ``(len(doc), width)`` for each doc.
 
-    Embedders treat a doc without tokens differently: some give it no width, some fail if a batch
-    has no other docs. In training, a listener returns the whole batch that the upstream component
-    has read, for any docs. So only docs with tokens are passed to the embedder, unless a listener
-    returns all of them.
+    Only docs with tokens are passed to the embedder, unless a listener returns vectors for all
+    docs. Some embedders return an array without width for a doc without tokens, and some fail if a
+    batch has no other docs. In training, a listener returns the whole batch of the upstream
+    component, whatever docs it is given.
 
     Returns:
         The rows, and a callback that takes their gradients, one for each of ``docs``. It passes as
@@ -64,8 +64,8 @@ def token_vectors(
 def with_tokens(docs: Iterable[Doc] | None) -> list[Doc] | None:
     """Return the docs that initialize an embedder, each once; None without any.
 
-    Thinc takes the width from the first one, which an empty doc may lack. A transformer of
-    spacy-transformers aligns the tokens of a doc that is repeated in a batch with other word
-    pieces, mostly beyond the last one.
+    Thinc takes the width from the first doc, and the vectors of an empty doc may have none. Each
+    doc occurs once: if a batch repeats a doc, a transformer of spacy-transformers aligns its tokens
+    with wrong word pieces.
     """
     return [doc for doc in dict.fromkeys(docs or ()) if len(doc)] or None

@@ -9,9 +9,9 @@ prior p over trees. It is at most the log-probability of the words and of the kn
 
 The objective of the conditional random field's autoencoder is log Σ_T q(T) p(x | T) (Ammar et al.
 2014; for trees Zhang and Goldwasser 2020). The parser, which sees the words, replaces the prior. So
-this is no probability of a sentence and no bound on one. The expected log p(x | T) is its lower
-bound. One probable tree that predicts the words well is enough for the autoencoder. The bound needs
-all probable trees to predict them well.
+this is neither the probability of a sentence nor a bound on it. It is at least the expected log p(x
+| T). It is large if one probable tree predicts the words well, while the bound is large only if all
+probable trees do.
 
 If all heads are known, both are log p(x | T), and the bound adds the prior of T.
 """
@@ -48,9 +48,9 @@ def build_crf_autoencoder_v1(
 ) -> CrfAutoencoder:
     """Build the objective of a CRF autoencoder for ``latent_parser``.
 
-    It is the probability of a sentence's words, each given its head, in the mean over all trees by
-    the parser's own probabilities (Ammar et al. 2014; for trees Zhang and Goldwasser 2020). There
-    is no prior, since the parser replaces it.
+    The objective is the probability of a sentence's words, each given its head, averaged over all
+    trees with the parser's probabilities (Ammar et al. 2014; for trees Zhang and Goldwasser 2020).
+    The parser takes the place of a prior.
 
     Args:
         decoder: decoder of the words given the heads; None for WordsByHeads.

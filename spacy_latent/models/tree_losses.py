@@ -1,9 +1,9 @@
 """Losses of sentences, trees and labels: −log p of their annotation.
 
-If a tree is only partly known, its p is the sum over all trees that agree. The loss is then the
-log-partition of all trees minus the log-partition of these trees. The start of a sentence at each
-token has its own −log p. So has the label of each known arc. If the model has an objective of
-words, it is added, see :mod:`spacy_latent.models.tree_evidence`.
+The loss of a tree is the log-partition of all trees, minus the log-partition of the trees that
+agree with the known heads. Each token whose sentence start is known adds −log p(start or not). Each
+known arc with a label adds −log p(label). An objective of the words is added if the model has one,
+see :mod:`spacy_latent.models.tree_evidence`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def batch_loss(
 
 
 class _Words:
-    """Losses of the words of docs; ``lost`` are the losses without weights, ``(D,)`` float64."""
+    """Losses of the words of docs; ``lost`` has them without weights, ``(D,)`` float64."""
 
     def __init__(self, module: LabelledTrees, docs: Sequence[Doc], shares: Shares) -> None:
         evidence: Any = module.evidence
@@ -135,7 +135,7 @@ class _Known:
 
     Attributes:
         heads: ``(B, n)``, 0 for the root, −1 if not known and at padding.
-        labels: ``(B, n)``, −1 likewise.
+        labels: ``(B, n)``, −1 if not known and at padding.
     """
 
     heads: np.ndarray

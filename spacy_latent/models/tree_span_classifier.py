@@ -35,11 +35,12 @@ PAIRS = ("weight", "bias", "width")
 
 @dataclass
 class SpanScores:
-    """Output of the model; its backprop takes ``scores`` alone, with a gradient in each.
+    """Output of the model. Its backprop takes a gradient for each tensor of ``scores``.
 
     Attributes:
         spans: for each doc the pieces that have their own tree, as (start, end).
-        cells: for each group its P spans; longer ones have only the class "no label", with score 0.
+        cells: for each group its P spans. Longer spans only have the class "no label", with score
+            0.
         scores: for each group ``(C, P, B)``, [class, span, piece]. Class 0 is "no label". Scores of
             spans that reach into the padding have no meaning.
     """
@@ -103,13 +104,13 @@ def build_tree_span_classifier_v1(
 
 
 def build_pairs(hidden_width: int) -> Model:
-    """Build a separate node, because a model that has weights cannot change its dimensions."""
+    """Build a separate node, since Thinc cannot change dimensions of a model that has weights."""
     params: dict[str, Any] = {name: None for name in PAIRS}
     return Model("span_pairs", no_forward, params=params, dims={"nI": hidden_width})
 
 
 def no_forward(model: Model, X: Any, is_train: bool) -> Any:
-    """Raise an error: the node is never run, and holds parameters."""
+    """Raise an error: the node only holds parameters and is never run."""
     raise NotImplementedError("This node only holds weights of the span classifier.")
 
 
@@ -147,7 +148,7 @@ def set_classes(model: Model, classes: int) -> None:
         weight: Any = model.ops.alloc2f(classes, old_weight.shape[1])
         bias: Any = model.ops.alloc1f(classes)
         weight[:known], bias[:known] = old_weight, old_bias
-        # Initial weights are drawn, and all biases are 0 before training.
+        # All biases are 0 before training, while the weights are drawn at random.
         if old_bias.any():
             weight[known:], bias[known:] = old_weight[0], old_bias[0] - BEHIND
             model.attrs[UNTRAINED] += classes - known
@@ -234,7 +235,7 @@ def without_labels_at(spaces: Tensor, cells: SpanCells, scores: Tensor) -> Tenso
 def threads_of(tensor: Tensor) -> AbstractContextManager[None]:
     """Return a context with one torch thread on a CPU.
 
-    The operations are too small to gain from several threads, whose waiting slows others down.
+    The operations are too small for several threads, which would only slow down other work.
     """
     return one_torch_thread() if tensor.device.type == "cpu" else nullcontext()
 

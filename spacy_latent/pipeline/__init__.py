@@ -1,5 +1,5 @@
 """spaCy components of this package.
 
-spaCy imports the modules of components whenever a pipeline is made. So they import torch, and what
-needs it, inside of functions.
+spaCy imports the modules of components whenever a pipeline is made. So these modules import torch,
+and modules that need it, inside functions.
 """

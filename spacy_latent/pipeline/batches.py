@@ -10,10 +10,9 @@ from spacy.tokens import Doc
 from spacy.training.batchers import minibatch_by_padded_size
 from spacy.util import minibatch
 
-# Number of words of a batch on a CPU, padding included. The second is for components with a
-# transformer of their own, whose vectors are wider. Batches of 512, 1,024, 2,048, 4,096 and all
-# words were compared. These were the fastest or nearly so with HashEmbedCNN and with a small
-# pre-trained encoder.
+# Number of words of a batch on a CPU, including padding. The second is for components with a
+# transformer of their own, whose vectors are wider. These were about the fastest of 512, 1,024,
+# 2,048, 4,096 and all words, with HashEmbedCNN and with a small pre-trained encoder.
 WORDS = 2048
 TRANSFORMED_WORDS = 512
 
@@ -42,7 +41,7 @@ class BatchedComponent(TrainablePipe):
             yield from docs
 
     def _words_at_once(self) -> int | None:
-        """Return the words of a batch, with padding, that fit the cache; None on a GPU."""
+        """Return the number of words, with padding, whose batch fits the cache; None on a GPU."""
         if self.model.ops.device_type != "cpu":
             return None
         # The name of models of spacy-transformers. Listeners use vectors that already exist.

@@ -24,7 +24,7 @@ def entity_components(nlp: Language) -> list[str]:
 
 
 def uncalibrated_components(nlp: Language) -> list[str]:
-    """Return the names of the components that can be calibrated and are not."""
+    """Return the names of the components that can be calibrated and have no calibration."""
     found = {*parse_components(nlp), *span_components(nlp), *entity_components(nlp)}
     named = [(name, nlp.get_pipe(name)) for name in nlp.pipe_names if name in found]
     return [name for name, pipe in named if getattr(pipe, "calibration", None) is None]

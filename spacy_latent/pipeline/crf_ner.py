@@ -250,7 +250,8 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
         from spacy_latent.models.tag_losses import LOSSES
 
         loss = self.cfg["loss"]
-        # As a list, since a value of any type may stand here, and a dictionary needs a hash.
+        # The value may have any type. Search in a list, since a dictionary refuses values without a
+        # hash.
         if loss not in list(LOSSES):
             raise LatentError(
                 f"{self.name}: loss is {loss!r}; expected one of {', '.join(LOSSES)}."
@@ -313,13 +314,14 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
             return groups
 
     def _chain(self, transitions: "Tensor", tags: Sequence[str]) -> "TagSequence":
-        """Return the chain with these transitions, which seldom change between predictions."""
+        """Return the chain with these transitions, from the cache if they have not changed."""
         from spacy_latent.models.tag_groups import bound_chain
 
         if transitions.is_cuda:
             # A comparison would wait for the GPU.
             return bound_chain(transitions, tags)
-        # For a short text, comparing the numbers takes as long as its best sequence.
+        # Compare bytes: for a short text, comparing numbers takes as long as finding its best
+        # sequence.
         values = transitions.numpy().tobytes()
         # Read once: another thread may predict with other transitions.
         kept = self._bound
@@ -454,7 +456,8 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
     ) -> tuple[float, "TagScores", "TagSources | None"]:
         """Return the results of get_loss, and the counts of the sources' annotation.
 
-        Emissions are as the model gives them. Only prediction forbids tags by ``open_tags``.
+        The emissions are unchanged outputs of the model. ``open_tags`` forbids tags in prediction
+        only.
         """
         from spacy_latent.models.tag_evidence import Contradiction
 
@@ -529,7 +532,8 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
         found = TagEvidence.of_mask(allowed, self._gold_reader().incorrect_runs(example))
         found.counts = counts
         if not found.only_forbids and self.cfg["loss"] != "crf":
-            # Settings that need probabilities were refused before: these flags are of the doc.
+            # ``check_settings`` refuses flags in the settings with this loss, so these come from
+            # the doc.
             refuse(
                 f"doc._.entity_flags counts entities, and loss is {self.cfg['loss']!r}; only loss "
                 "= 'crf' has probabilities of counts. Use that, or leave out flags other than 0."
@@ -570,7 +574,7 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
         settings = self._evidence_settings
         if labels is not None:
             names = self.names_given(labels)
-            # The labels need no pass over the corpus, and a part of it is enough to warn.
+            # The labels are known, and the first texts are enough for the warnings.
             survey = EvidenceSurvey.of(islice(get_examples(), SURVEYED), settings)
         else:
             survey = EvidenceSurvey.of(get_examples(), settings)
@@ -595,7 +599,7 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
         lost = lost_by_augmenter(nlp, get_examples())
         for doubt in [*survey.doubts(self.labels), *filter(None, [lost])]:
             warnings.warn(f"{self.name}: {doubt}", DoubtfulEvidence, stacklevel=2)
-        # These doubts named them.
+        # The warnings above named these labels already.
         self._warned.update(unknown_source_label(label) for label in survey.given)
         self._resize()
         self.initialize_model(get_examples)

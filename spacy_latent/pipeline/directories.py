@@ -8,7 +8,7 @@ EXAMPLE = "such as training/model-best"
 
 
 def why_no_pipeline(model: str | Path) -> str:
-    """Explain in sentences why a path that exists is no pipeline, and list pipelines below it.
+    """Explain why an existing path is no pipeline, and list the pipelines in its subdirectories.
 
     Return "" for a pipeline, and for strings that are no path, such as names of packages.
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spacy_latent.layers.latent_module import LatentModule
 
 
-# Number of examples of which one should have a gold structure.
+# Number of first examples, at least one of which should have a gold structure.
 SEARCHED = 1000
 
 
@@ -71,7 +71,7 @@ def warn_without_gold(pipe: Any, examples: Iterable[Example], nlp: Language | No
         try:
             found = gold_structures([example], spans, pipe.name, structure)
         except LatentError:
-            # The first update raises it for annotation of another kind.
+            # The first update raises this error for annotation of another kind.
             return
         if any(one is not None for one in found[0]):
             if pipe.name in example.reference._.latent and _has_augmenter(nlp):
@@ -103,7 +103,7 @@ def _has_augmenter(nlp: Language | None) -> bool:
 def begin_supervised_update(
     pipe: Any, examples: list[Example], losses: dict[str, float]
 ) -> tuple[list[Floats2d], Callable]:
-    """Compute the vectors of a batch and the loss of its gold structures, which enters ``losses``.
+    """Compute the vectors of a batch, and add the loss of its gold structures to ``losses``.
 
     Returns:
         The vectors of each doc, and the callback for their gradients.
@@ -134,7 +134,7 @@ def begin_supervised_update(
     batch, backprop = run(pipe.model, docs, is_train=True, supervision=supervision)
     key = f"{name}_supervision"
     losses[key] = losses.get(key, 0.0) + sum(one.mean for one in made)
-    # spaCy's logger shows no losses but those under the names of components.
+    # spaCy's logger shows only losses under the names of components.
     losses[name] += sum(one.weight * one.mean for one in made)
     if any(one.left_out for one in made):
         warnings.warn(

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from spacy_latent.models.tag_evidence import EntityCount
     from spacy_latent.models.tag_sources import Written
 
-# Value of a category above which a text has such an entity.
+# A category with a larger value states that the text has such an entity.
 EVEN = 0.5
-# Names that a config file would not give back as they were.
+# Names that a config file would change when it is written and read.
 UNSAVED = re.compile(r"[=:\n\r]|^[#;\[\s]|\s$")
 
 
@@ -53,17 +53,18 @@ class EvidenceSettings:
     """Settings of the block ``evidence`` of a ``crf_ner``.
 
     Attributes:
-        flags: labels of entities, by the categories in ``doc.cats`` that mean that a text has such
-            an entity. A value above a half means that there is at least one, a value below that
-            there is none. A value other than 0 or 1 is taken as the probability.
+        flags: label of entities for each category in ``doc.cats`` that states whether a text has
+            such an entity. A value above 0.5 states that there is at least one, a value below 0.5
+            that there is none. Values other than 0 and 1 are the probability that there is one. 0.5
+            states nothing.
         flag_error: probability that a flag, in ``doc.cats`` or ``doc._.entity_flags``, is wrong.
             With 0, a flag that contradicts the annotated entities is an error.
-        negative_share: share of the tokens that may be inside or outside of entities which is taken
-            as outside. The tokens are drawn anew at each step (Li et al. 2021).
+        negative_share: share of the tokens with missing or incomplete annotation that is assumed to
+            be outside of entities. Other tokens are drawn at each step (Li et al. 2021).
         sources: names of groups in ``doc.spans``. Each group holds the entities according to one
             source: a person, a list of names, patterns, or another model. The reliability of each
-            source is learned. A source gives no evidence on a doc without its group. An empty group
-            means that the source saw no entity.
+            source is learned. A doc without the group of a source has no evidence from this source.
+            An empty group means that the source found no entity.
     """
 
     flags: Mapping[str, str] = field(default_factory=dict)
@@ -134,12 +135,12 @@ class EvidenceSettings:
 
     @property
     def needs_probabilities(self) -> bool:
-        """True if only a loss that sums over sequences can learn from the settings."""
+        """True if the settings need a loss that sums over sequences."""
         return bool(self.flags or self.flag_error or self.sources)
 
     @property
     def tells_outside(self) -> bool:
-        """True if a setting tells how many tokens without annotation are outside of entities."""
+        """True if a setting gives evidence that unannotated tokens are outside of entities."""
         return bool(self.flags or self.negative_share or self.sources)
 
     def flags_of(self, doc: Doc) -> list[Flag]:
@@ -232,7 +233,7 @@ class EvidenceReader:
                 refuse(unknown_label(f"doc._.{ANNOTATED_LABELS}", label, self.labels))
         of_ends = [i for i, tag in enumerate(self.tags) if tag[0] in "LU"]
         spaces = starts_and_spaces(example.predicted)[1]
-        # An annotated entity may end at white space, and no other.
+        # Only annotated entities may end at white space.
         size = int((~spaces | allowed[:, of_ends].any(1)).sum())
         flags: list[Flag] = []
         try:
@@ -261,7 +262,7 @@ class EvidenceReader:
         sure = [flag for flag in flags if flag.least and not flag.wrong]
         last = int(allowed[:, of_ends].any(1).sum())
         if len(sure) > 1 and sum(flag.least for flag in sure) > last:
-            # Sums over counts do not find it if they are not all summed together.
+            # Counts may be summed in several groups, and no group alone shows this contradiction.
             said = "; ".join(map(str, sure))
             tokens = f"{last} token{'s' * (last != 1)}"
             refuse(
@@ -274,7 +275,7 @@ class EvidenceReader:
         """Return the annotation of the sources on the tokens of the predicted doc.
 
         If spans of a source overlap, the longest counts. Spans with an unknown label do not count.
-        Nothing is known of the tokens under spans that do not fit the tokens.
+        Tokens under spans that do not align with tokens count as not annotated by the source.
         """
         from spacy_latent.models.tag_sources import PLACES, Written
 
@@ -312,7 +313,7 @@ class EvidenceReader:
                 )
 
     def _misaligned(self, name: str, given: Sequence[Span], example: Example) -> np.ndarray:
-        """Return the predicted tokens under spans that do not fit them, and warn once."""
+        """Return the predicted tokens under spans that do not align with tokens, and warn once."""
         to_own, doc = example.alignment.y2x, example.predicted
         under = [np.concatenate([to_own[i] for i in range(s.start, s.end)]) for s in given]
         fit = [
@@ -354,7 +355,7 @@ class EvidenceReader:
         allowed[taken, 1:] = False
 
     def contradiction(self, example: Example) -> str:
-        """Describe flags with which no sequence of tags agrees."""
+        """Describe the flags of a text that no sequence of tags satisfies."""
         said = "; ".join(map(str, self.settings.flags_of(example.reference)))
         there = ", ".join(f"{s.text!r} ({s.label_})" for s in example.reference.ents) or "none"
         return (

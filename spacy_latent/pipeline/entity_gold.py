@@ -1,4 +1,4 @@
-"""Tags of a training text that agree with its annotation of entities, and entities known wrong."""
+"""Tags of a training text that agree with its annotation, and spans known not to be entities."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from spacy_latent.models.tag_evidence import Run
 
-# Greatest number of tokens of a rejected span that is read.
+# Rejected spans of more tokens are ignored.
 LONGEST = 100
 
 
@@ -52,9 +52,9 @@ class EntityGold:
     ) -> Tensor:
         """Return the tags that agree with the reference.
 
-        If the annotation of a token is missing or misaligned, all tags agree. All tags of a label
-        agree if the text was not annotated for it. At white space, only annotation lets an entity
-        begin or end.
+        If the annotation of a token is missing or misaligned, all tags agree. If the text was not
+        annotated for a label, all tags of this label agree. An entity begins or ends with white
+        space only if it is annotated so.
 
         Args:
             refuse_unknown: whether an unknown label is an error. If not, no tag agrees with it.
@@ -80,8 +80,8 @@ class EntityGold:
         reader.open_labels(allowed.numpy(), example)
         spaces = starts_and_spaces(example.predicted)[1]
         if spaces.any():
-            # No prediction has such entities, so none may explain a flag. A token with an annotated
-            # entity cannot be outside and keeps its tag.
+            # Predictions never begin or end with white space, so such entities must not satisfy a
+            # flag. A token of an annotated entity cannot be outside, so it keeps its tag.
             unknown = np.flatnonzero(spaces & allowed[:, 0].numpy())
             bounding = np.flatnonzero(np.isin(prefixes_of(self.tags), BOUNDING))
             allowed.numpy()[np.ix_(unknown, bounding)] = False
@@ -99,7 +99,7 @@ class EntityGold:
     ) -> Iterator[tuple[str, str]]:
         """Yield each reason why gold entities can never be predicted, with a warning.
 
-        The reasons are those of :func:`spacy_latent.pipeline.open_tags.open_tags`.
+        See :func:`spacy_latent.pipeline.open_tags.open_tags` for the reasons.
 
         Args:
             allowed: mask of :meth:`allowed`.
@@ -171,7 +171,7 @@ class EntityGold:
         return aligned_spans(example, known, allow_overlap=True)
 
     def long_rejects(self, example: Example) -> str:
-        """Return a sentence if a rejected span is too long to be read, or ""."""
+        """Describe a rejected span that is too long to be read; "" if there is none."""
         key = self.incorrect_spans_key
         if key is None or key not in example.reference.spans:
             return ""
@@ -186,7 +186,7 @@ class EntityGold:
         )
 
     def unread_rejects(self, example: Example) -> str:
-        """Return a sentence if the reference has rejected spans that are not read, or ""."""
+        """Describe the rejected spans of the reference that are not read; "" if there are none."""
         key = rejected_key(example.reference)
         if key is None or key == self.incorrect_spans_key:
             return ""

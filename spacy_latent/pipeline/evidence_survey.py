@@ -21,7 +21,7 @@ from spacy_latent.pipeline.training_settings import training_reader
 
 # Number of texts in the survey of the evidence if labels are given.
 SURVEYED = 1000
-# Value of token.ent_iob without annotation.
+# Value of token.ent_iob of a token without annotation.
 MISSING = 0
 # Advice if no setting determines which tokens are outside of entities.
 ADVICE = (
@@ -38,23 +38,23 @@ class DoubtfulEvidence(LatentWarning):
 class EvidenceSurvey:
     """Counts of the annotation in training texts.
 
-    They come from one pass, since a corpus may be slow to read.
+    All are counted in one pass, since a corpus may be slow to read.
 
     Attributes:
         inside: number of tokens in entities.
         outside: number of tokens that are annotated as outside of entities.
         missing: number of tokens without annotation.
         found: labels of entities.
-        asked: labels for which texts were annotated.
-        sets: for each text that says for which labels it was annotated, these labels.
+        asked: labels in ``doc._.annotated_labels`` of any text.
+        sets: the different values of ``doc._.annotated_labels``.
         flagged: labels of flags on docs.
         given: for each label that sources give, these sources.
-        marked: number of tokens in spans of sources that are annotated as inside of entities, and
-            of those annotated as outside.
-        marked_texts: number of texts with such spans, and of those without an annotated entity in
-            which such a token is annotated as outside.
+        marked: numbers of tokens in spans of sources: annotated as inside of entities, and
+            annotated as outside.
+        marked_texts: number of texts with spans of sources, and number of these texts that have no
+            annotated entity and a token in such a span that is annotated as outside.
         without_labels: number of texts that were annotated for no label.
-        there: categories of flags, and sources, that some text has.
+        there: categories of flags, and groups of sources, that occur in some text.
     """
 
     settings: EvidenceSettings
@@ -115,9 +115,9 @@ class EvidenceSurvey:
         self.marked_texts[1] += self.marked[1] > before and not entity.any()
 
     def leaves_open(self, labels: Iterable[str]) -> bool:
-        """Return whether it is uncertain of some token if it is outside of entities.
+        """Return whether the annotation leaves open for some token whether it is in an entity.
 
-        Its annotation is missing, or of some labels alone, or sources give it, which may be wrong.
+        Annotation is missing, covers only some labels, or comes from sources, which may be wrong.
         """
         partly = any(not asked.issuperset(labels) for asked in self.sets)
         return bool(self.missing) or partly or bool(self.there.intersection(self.settings.sources))
@@ -193,7 +193,7 @@ class EvidenceSurvey:
         said = []
         inside, outside = self.marked
         texts, contradicted = self.marked_texts
-        # A source may be wrong in some texts, but hardly about nearly all that it says.
+        # A source may be wrong in some texts, but hardly in nearly all of its spans.
         if outside > 9 * inside and 2 * contradicted > texts:
             said.append(
                 f"{number_of(outside, 'token')} in spans of the sources "
@@ -223,7 +223,7 @@ class EvidenceSurvey:
 
 
 def _near(label: str, others: Iterable[str]) -> str | None:
-    """Return a label that may be meant by another spelling or abbreviation of it."""
+    """Return the most similar of the labels that may be another spelling or an abbreviation."""
     return max(
         (other for other in sorted(others) if _are_near(label, other)),
         key=lambda other: _likeness(label, other),
@@ -233,7 +233,7 @@ def _near(label: str, others: Iterable[str]) -> str | None:
 
 def _are_near(label: str, other: str) -> bool:
     short, long = sorted((label, other), key=len)
-    # A new word distinguishes labels, as in drug_dose and DiseaseClass.
+    # If the longer label adds a word, as in drug_dose and DiseaseClass, the labels are different.
     new_word = re.match(r"[\W_\d]|[A-Z][a-z]", long[len(short) :])
     short, long = (re.sub(r"[\W_]", "", one).lower() for one in (short, long))
     if long in (short, f"{short}s"):
@@ -248,7 +248,7 @@ def _likeness(label: str, other: str) -> float:
 def lost_by_augmenter(nlp: Language | None, examples: Iterable[Example]) -> str:
     """Describe the loss of evidence in the texts that an augmenter of the training corpus changes.
 
-    Augmenters of spaCy make new docs without ``doc.user_data``.
+    Augmenters of spaCy make new docs without ``doc.user_data``, where this evidence is stored.
 
     Returns:
         Sentences, or an empty string if there is no augmenter or no such evidence.

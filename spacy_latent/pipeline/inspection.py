@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Uncertainties = dict[str, list["Uncertainty"]]
 
-# Docs that inspect_docs reads at once. Their scores and vectors are kept meanwhile.
+# Number of docs that inspect_docs processes at once. It keeps their scores and vectors in memory.
 INSPECTED = 128
 
 
@@ -55,7 +55,7 @@ class LatentComponent:
 
     @property
     def has_alternatives(self) -> bool:
-        """True if the component can store structures other than the best, as every layer can."""
+        """True if the component can store alternative structures, as every latent layer can."""
         return bool(self.layers) or "alternatives" in self.pipe.cfg
 
 
@@ -148,9 +148,9 @@ def inspect_pipe(
         stored: results to store, whatever the config says.
         uncertainty: whether to compute the uncertainty of each span of each layer. If not, the
             dictionaries are empty.
-        kept: by name of the component, the vectors of its embedders in other runs over the same
-            docs in the same batches, with the same components below them. The vectors of this run
-            are added.
+        kept: by name of the component, vectors of its embedders from earlier runs, to which this
+            run adds its own. All runs need the same docs in the same batches, and the same earlier
+            components.
     """
     from spacy_latent.models.inspection import KeptVectors, embedding_once
 
@@ -202,9 +202,9 @@ def _read(
 def _storing(pipe: Any, stored: Stored | None) -> Any:
     """Return a component that stores these results; the component itself for None.
 
-    It shares everything but its settings with the component, which other threads may be using.
-    ``stored_settings`` of a component maps the names of settings to its own names. Settings that it
-    does not have are left out.
+    It is a copy with its own settings, since other threads may use the component.
+    ``stored_settings`` of a component maps these names to the names of its settings. Settings that
+    the component does not have are left out.
     """
     names = getattr(pipe, "stored_settings", {})
     given = {} if stored is None else asdict(stored)
@@ -218,7 +218,7 @@ def _storing(pipe: Any, stored: Stored | None) -> Any:
 
 
 def _places(name: str, given: list[Doc], left: list[Doc]) -> list[int]:
-    """Return the index in ``given`` of each doc that an error handler has not dropped."""
+    """Return the indices in ``given`` of the docs that no error handler has dropped."""
     if len(left) == len(given):
         return list(range(len(given)))
     place = {id(doc): i for i, doc in enumerate(given)}
@@ -262,8 +262,8 @@ def inspect_docs(
 ) -> list[Doc]:
     """Annotate docs with all structures of components, and of the latent layers inside them.
 
-    Sentences and entities on a doc are taken as given, except for entities that the component
-    itself has annotated. Shared embedders are run on docs without their vectors.
+    Sentences and entities on a doc are kept, except entities that the component itself annotated.
+    Shared embedders run on docs that lack their vectors.
 
     Args:
         pipeline: an nlp object or one of its components.

@@ -21,7 +21,7 @@ from spacy_latent.pipeline.trained_component import TrainedComponent
 class LabelledComponent(CalibratedComponent[Map], TrainedComponent):
     """Component that learns labels from annotation."""
 
-    # Plural noun for what has the labels, for messages.
+    # Plural noun for the things that the labels belong to, for messages.
     _labelled: ClassVar[str]
 
     def __init__(
@@ -82,7 +82,7 @@ class LabelledComponent(CalibratedComponent[Map], TrainedComponent):
     # ---------------------------------------------------------------- initialize() and predict()
 
     def warn_without_labels(self, of: str, consequence: str, needed: str, given: bool) -> None:
-        """Warn in initialize() that the training data teach nothing, before a loss of 0 shows it.
+        """Warn in initialize() that the training data have no annotation to learn from.
 
         Args:
             of, needed: annotation that is missing, and a description of how to give it.
@@ -104,7 +104,7 @@ class LabelledComponent(CalibratedComponent[Map], TrainedComponent):
     def refuse_uninitialized(self, node: Model, param: str) -> None:
         """Raise spaCy's error for a component without labels that was never initialized.
 
-        It would find nothing. With labels, the model itself raises spaCy's error.
+        Such a component would find nothing. With labels, the model itself raises spaCy's error.
 
         Args:
             node: layer of the model that has weights of its own after initialize().

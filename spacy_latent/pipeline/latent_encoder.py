@@ -72,11 +72,12 @@ class LatentEncoder(TrainedComponent):
     Listening components use the vectors, and their gradients train the structure. They listen with
     ``spacy-latent.LatentListener.v1``, or with spaCy's own listener if ``doc.tensor`` is free.
 
-    The loss that is reported in training is the squared norm of the gradients that arrived, plus
-    the weighted loss of the supervision.
+    The loss that is reported in training is the squared norm of the gradients from listeners, plus
+    the loss of the supervision times its weight.
 
-    ``nlp.update(sgd=...)`` finishes this component's update before its listeners have run, so its
-    weights follow one step later. ``spacy train`` finishes all updates at the end of the step.
+    ``nlp.update(sgd=...)`` finishes this component's update before its listeners have run. So the
+    gradients from listeners change its weights one step later. ``spacy train`` finishes all updates
+    at the end of the step.
 
     Args:
         annotate: "map" writes the best structure to ``doc._.latent``. "probabilities" also writes
@@ -87,16 +88,16 @@ class LatentEncoder(TrainedComponent):
             ``spacy-latent.attachment_scorer.v2``; None for no scores.
         set_heads: write the best tree to ``token.head`` and ``token.dep`` of docs that are not
             parsed.
-        supervision: weight of the loss, per token, of gold structures. They are
-            ``reference._.latent`` under this component's name, else the heads of a parsed
-            reference. The loss is reported under the component's name with ``_supervision``. Above
-            0, the component also learns without listeners.
+        supervision: weight of the mean loss of gold structures per token; 0 for no such loss. Gold
+            structures are ``reference._.latent`` under this component's name, else the heads of a
+            parsed reference. The unweighted loss is reported under the component's name with
+            ``_supervision``. With a weight above 0 the component also learns without listeners.
         supervision_loss: "crf", −log p(gold) in nats; "sparsemap", the SparseMAP loss;
             "perceptron", the score of the best structure minus the score of the gold one; or
             "perturbed", the mean of this difference under noise on the scores. "perturbed" only
             needs a best structure.
-        supervision_margin: with "perceptron", the margin of the gold structure over another one,
-            for each wrong part of the other.
+        supervision_margin: with "perceptron", the score of the gold structure must exceed the score
+            of another one by this margin for each wrong part of the other.
         supervision_noise, supervision_samples: with "perturbed", the standard deviation of the
             Gaussian noise of each part, and the number of draws for each batch.
         teacher_forcing: in training, compose with gold structures if there are any. With the
@@ -195,7 +196,7 @@ class LatentEncoder(TrainedComponent):
     def find_listeners(self, component: Any) -> None:
         """Register the listeners of a component that name this component.
 
-        Listeners to "*" are ignored, since a tok2vec would answer them too.
+        Listeners to "*" are ignored, since a tok2vec also sends them its vectors.
         """
         model = getattr(component, "model", None)
         if isinstance(model, Model):
@@ -251,9 +252,9 @@ class LatentEncoder(TrainedComponent):
     ) -> None:
         """Run the model and pass its vectors to the listeners.
 
-        The gradients of the listeners are added up as they arrive. They are backpropagated in
-        :meth:`finish_update` or in the next update. If this component listens to another one, they
-        are backpropagated just before the weights of that one change.
+        The gradients of the listeners are added up as they arrive. :meth:`finish_update` or the
+        next update backpropagates them. If this component listens to another one, they are
+        backpropagated just before the weights of the other component change.
         """
         if self._flush() and sgd is not None:
             self.model.finish_update(sgd)
@@ -362,7 +363,7 @@ class LatentEncoder(TrainedComponent):
         self._forget_batch()
 
     def _forget_batch(self) -> None:
-        """Drop a batch that was not backpropagated, since its graph holds weights that are gone."""
+        """Drop a batch that was not backpropagated, since its graph refers to replaced weights."""
         self._batch = TrainingBatch()
         for held in self._held:
             held.drop()

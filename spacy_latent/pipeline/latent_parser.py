@@ -70,8 +70,8 @@ class LatentParser(LabelledComponent[ParseCalibration]):
     Args:
         annotate: "map" writes the best trees to ``doc._.latent``. "probabilities" also writes the
             probabilities of arcs, of labelled arcs and of whole trees. "none" writes nothing there.
-        threshold: least probability of an arc that is stored, before slope and shifts of a
-            calibration. Arcs of the best tree are stored in any case.
+        threshold: least probability of an arc that is stored. A calibration's slope and shifts are
+            applied after this selection. Arcs of the best tree are always stored.
         alternatives: number of ranked trees to store for each sentence, including the best one.
         scorer: scorer of the component, as in ``parser``.
     """
@@ -243,7 +243,8 @@ class LatentParser(LabelledComponent[ParseCalibration]):
     def get_loss(self, examples: Iterable[Example], scores: object) -> NoReturn:
         """Raise NotImplementedError, since the loss needs more than the model's output.
 
-        Labels are scored for the arcs of the reference. See :mod:`spacy_latent.models.tree_losses`.
+        Labels are scored at the arcs of the reference trees. See
+        :mod:`spacy_latent.models.tree_losses`.
         """
         raise NotImplementedError(f"{self.name} computes its loss in update(). Call that.")
 
@@ -305,7 +306,7 @@ make_latent_parser = Language.factory(
 
 
 def _labels_of(examples: Iterable[Example]) -> list[str]:
-    """Return the sorted labels of the arcs of all references, without those of white space."""
+    """Return the sorted labels of the arcs of all references, except arcs of white space."""
     found: set[str] = set()
     for example in examples:
         reference = example.reference

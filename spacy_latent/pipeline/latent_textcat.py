@@ -82,10 +82,10 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
     the loss of each structure, so every estimator works.
 
     The loss that is reported in training is the mean over docs, in nats, by the estimator's
-    criterion. In regression it is half a squared error. With a bound on the evidence of words, it
-    includes the weighted bound. The mean negative bound, in nats and without its weight, is
-    reported under the component's name with "_bound". If a reward judges the structures, its mean
-    is reported with "_reward".
+    criterion. In regression it is half a squared error. If the model has a bound on the evidence of
+    words, the loss includes minus this bound, times its weight. Minus the mean bound, in nats and
+    without the weight, is reported under the component's name with "_bound". If a reward judges the
+    structures, its mean is reported with "_reward".
 
     Args:
         annotate: "map" writes the best structure to ``doc._.latent``. "probabilities" also writes
@@ -224,7 +224,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
 
     @property
     def support_missing_values(self) -> bool:
-        """True: labels that a text lacks are unknown. spaCy's ``textcat`` takes them as wrong."""
+        """True: labels missing in ``cats`` are unknown. spaCy's ``textcat`` takes them as wrong."""
         return True
 
     def initialize(
@@ -377,7 +377,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
     def further_model(self) -> Model:
         """Part of the model that further steps on a batch change.
 
-        It is not the whole model: parts without gradients would move by momentum alone.
+        Other parts have no gradient in these steps. An optimizer would move them by momentum alone.
         """
         return self.model.get_ref("latent")
 
@@ -401,8 +401,8 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
     ) -> tuple[float, tuple["Tensor", ...]]:
         """Compute the mean loss and its gradients.
 
-        Docs without tokens do not count, since their scores are always 0. Docs whose labels tell
-        nothing have the loss 0, and no part in the estimates of score functions.
+        Docs without tokens do not count, since their scores are always 0. If the annotated labels
+        of a doc do not determine a loss, its loss is 0, and score-function estimators leave it out.
 
         Returns:
             The mean loss, and the gradients summed over docs as in spaCy's textcat. There are
@@ -465,11 +465,12 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         return float(expected.mean()), gradients
 
     def _targets(self, examples: list[Example]) -> tuple[Floats2d, Floats2d]:
-        """Return the targets of the labels, and 1 for labels that the texts tell, else 0."""
+        """Return the targets of the labels, and a mask: 1 for labels that are annotated, else 0."""
         given: Any = self._examples_to_truth(examples)
         targets: Any = self.targets_of(given[0])
         if not self.multi_label:
-            # A text with a label that the component lacks has none of those that it leaves open.
+            # If the right label is one that the component lacks, no label of the component is
+            # right. The softmax cannot learn this, so all labels count as unknown.
             given[1][[self._has_other_label(one) for one in examples]] = 0.0
         told: Any = self.model.ops.asarray(given[1])
         return targets, told
@@ -477,7 +478,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
     def _tells(self, example: Example) -> bool:
         """Return whether the loss of a text depends on its prediction.
 
-        It is read from the text, since reading it from the targets would wait for a GPU.
+        This reads the annotation on the CPU. Reading the targets would wait for a GPU.
         """
         cats = example.reference.cats
         own = [cats[label] for label in self.labels if label in cats]
@@ -490,7 +491,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         return any(value and label not in self.labels for label, value in cats.items())
 
     def _evidence_weights(self, examples: list[Example]) -> "tuple[Tensor, float]":
-        """Return the weights of the bound in the losses of docs, ``(D,)``, and of its KL."""
+        """Return the weight of the bound in each doc's loss, ``(D,)``, and the weight of its KL."""
         import torch
 
         from spacy_latent.models.latent_text_classifier import word_objective_of
@@ -570,7 +571,7 @@ def _filled(examples: list[Example]) -> Any:
 
 
 def _indices(chosen: list[bool]) -> Any:
-    """Return the indices of what is chosen; a slice for all, which copies nothing to a GPU."""
+    """Return the indices of true values, or a slice, which needs no copy to a GPU, if all are."""
     return slice(None) if all(chosen) else [i for i, one in enumerate(chosen) if one]
 
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
     """Text classifier like ``textcat_multilabel``, any number of labels, over latent structures.
 
-    The loss that is reported in training is that of :class:`LatentTextCategorizer`, unless there
-    is a score_range.
+    The loss that is reported in training is the same as for :class:`LatentTextCategorizer`, except
+    with a score_range.
 
     Args:
         score_range: None, or the lowest and the highest score for regression. Then ``doc.cats``
@@ -150,7 +150,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
     ) -> None:
         """Initialise as ``textcat_multilabel`` does; one label is enough.
 
-        Warns, with JudgedAsLabels, if numbers in a score_range would be scored as labels.
+        Warn with JudgedAsLabels if numbers in a score_range would be scored as labels.
 
         Args:
             labels (Iterable[str]): names of labels; if None, the labels of the examples.
@@ -166,7 +166,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
         for label in self.names_given(found):
             self.add_label(label)
         self._refuse_few_labels(set(self.labels), 1, labels is not None)
-        # This refuses contradictory constraints, before every text appears to break them.
+        # Building the field refuses contradictory constraints, which every text would violate.
         self.tell_model()
         self._validate_categories(get_examples())
         sample = sample_of(get_examples())

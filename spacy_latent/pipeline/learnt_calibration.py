@@ -23,7 +23,7 @@ NEAR = 1e-6
 
 
 def is_finite_number(value: object) -> bool:
-    """Return whether a value is a finite number, and no truth value."""
+    """Return whether a value is a finite number; booleans are not."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     try:
@@ -33,7 +33,7 @@ def is_finite_number(value: object) -> bool:
 
 
 def _are_of_sets(coverage: object, least: object) -> bool:
-    """Return whether two values are a coverage and a least confidence of sets, or both None."""
+    """Return whether the values are valid settings of sets: both None, or both in (0, 1)."""
     if coverage is None or least is None:
         return coverage is least
     return all(is_finite_number(n) and 0 < n < 1 for n in (coverage, least))  # type: ignore[operator]
@@ -44,8 +44,8 @@ class ConfidenceMap:
     """Map from the probability of a prediction to its confidence.
 
     Attributes:
-        slope, shift, shifts: the log-odds of a prediction's confidence are the log-odds of its
-            probability times ``slope``, plus ``shift``, plus the shift of its label in ``shifts``.
+        slope, shift, shifts: logit(confidence) = slope · logit(probability) + shift +
+            shifts[label]. A label that is not in ``shifts`` has no shift of its own.
     """
 
     slope: float = 1.0
@@ -92,8 +92,8 @@ class ConfidenceMap:
     def changes_odds(self) -> bool:
         """True if confidences differ from the probabilities of the model.
 
-        The weights of whole structures do not change with them, since no model with just these
-        confidences is known.
+        The map does not apply to the weights of whole structures, since no model has exactly these
+        confidences.
         """
         return self.slope != 1 or self.shift != 0 or any(self.shifts.values())
 
@@ -117,8 +117,9 @@ class EntityCalibration(ConfidenceMap):
         temperature: divisor of the scores.
         biases: by label, the term that is added to the scores of the tags that begin an entity with
             it; empty for no biases.
-        coverage: share of the texts with entities whose sets hold all of them, or of the spans of a
-            text that its set holds, on average over texts; None without sets.
+        coverage: target of the sets; None without sets. For entities, share of the texts with
+            entities whose set holds all of them. For spans, share of a text's spans in its set,
+            averaged over texts.
         least: least probability, before slope and shifts, of an entity in the set, or least
             confidence of a span.
         docs, entities: numbers of docs and entities of the fit.
@@ -132,7 +133,7 @@ class EntityCalibration(ConfidenceMap):
     entities: int = 0
 
     def of_scores(self, emissions: Any, transitions: Any, labels: Sequence[str]) -> tuple[Any, Any]:
-        """Apply the calibration to emissions ``(N, K)`` and transitions ``(K + 2, K)``, arrays."""
+        """Apply the calibration to arrays: emissions ``(N, K)``, transitions ``(K + 2, K)``."""
         if self.temperature != 1:
             emissions, transitions = emissions / self.temperature, transitions / self.temperature
         if any(self.biases.values()):
@@ -188,13 +189,13 @@ class CalibratedComponent(Generic[Map]):
     def calibration(self) -> Map | None:
         """Calibration that ``spacy latent calibrate`` fitted, or None.
 
-        Confidences are computed with it. In ``crf_ner`` and ``latent_parser`` all probabilities,
-        alternatives and sets are. It is None before calibration, and after further training.
+        It determines confidences, and in ``crf_ner`` and ``latent_parser`` all probabilities,
+        alternatives and sets. It is None before calibration, and after further training.
         """
         found = self.cfg["calibration"]
         if found is None:
             return None
-        # For a short text, checking it takes as long as finding its entities.
+        # For a short text, checking the calibration takes as long as finding the entities.
         kept = self._calibration_read
         if kept is None or kept[:2] != (found, self._calibrated_labels):
             kept = deepcopy(found), self._calibrated_labels, self._checked(found)
@@ -230,7 +231,7 @@ class CalibratedComponent(Generic[Map]):
 
 @lru_cache(maxsize=8)
 def bias_of_tags(biases: tuple[float, ...]) -> np.ndarray:
-    """Return what is added to the score of each tag, ``(K,)`` float64, by the biases of labels."""
+    """Return the term that the biases of labels add to the score of each tag, ``(K,)`` float64."""
     return np.array(biases) @ beginning_tags(len(biases)).double().numpy()
 
 

@@ -18,7 +18,8 @@ from spacy_latent.pipeline.learnt_calibration import (
 if TYPE_CHECKING:
     from spacy_latent.models.parses import ArcConfidences
 
-# Bound on the probabilities of whole trees, of which those of long sentences are far smaller.
+# Smaller probabilities of whole trees are raised to this. It is far below the bound for other
+# probabilities, since trees of long sentences are improbable.
 LEAST_TREE = 1e-300
 
 
@@ -26,17 +27,17 @@ LEAST_TREE = 1e-300
 class ParseCalibration(ConfidenceMap):
     """Calibration of a parser's probabilities, learnt from held-out text.
 
-    The slope, the shift and the shifts are those of arcs, by the most probable label of each. A
-    labelled arc has the confidence of its arc times the probability of the label given the arc.
+    The slope, the shift and the shifts map the probabilities of arcs. The shifts are by the most
+    probable label of the arc. The confidence of a labelled arc is the confidence of the arc times
+    the probability of the label given the arc.
 
     Attributes:
         temperature: divisor of the scores of arcs.
         label_temperature: divisor of the scores of labels.
-        tree_slope, tree_shift: the log-odds that a whole tree is right are those of its probability
-            times the slope, plus the shift.
-        labelled_tree_slope, labelled_tree_shift: likewise of a tree with its labels.
-        coverage: share of the heads of a text that its sets of heads hold, on average over texts;
-            None without sets.
+        tree_slope, tree_shift: slope and shift of the log-odds of the probability of a whole tree.
+        labelled_tree_slope, labelled_tree_shift: the same for a tree with its labels.
+        coverage: share of the heads of a text that the sets of its words hold, on average over
+            texts; None without sets.
         least: least confidence of an arc in a set.
         docs, arcs: numbers of docs and arcs of the fit.
     """
@@ -60,7 +61,7 @@ class ParseCalibration(ConfidenceMap):
         return lambda said, places: confidences_of(said, self.slope, shifts[places])
 
     def lowest_of_set(self, labels: Sequence[str]) -> float:
-        """Return a probability that every arc with a confidence of ``least`` or more exceeds.
+        """Return a lower bound on the probability of arcs with a confidence of at least ``least``.
 
         Arcs below it need no label, which saves a fourth of the time of a parser with sets.
         """
@@ -73,7 +74,8 @@ class ParseCalibration(ConfidenceMap):
     def tree_confidences(self, whole: float, labelled: float) -> tuple[float, float]:
         """Return the confidences that a whole tree is right, without and with its labels.
 
-        The second is at most the first. The maps of the two are fitted apart, and could disagree.
+        The second is reduced to the first if it is larger, since the two maps are fitted
+        separately.
 
         Args:
             whole: probability of the tree.

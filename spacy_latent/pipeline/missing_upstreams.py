@@ -1,4 +1,4 @@
-"""Listeners to a latent encoder that is missing from the pipeline, or that is none."""
+"""Listeners to a name that is no component of the pipeline, or no latent encoder."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def _listeners(nlp: Language, name: str) -> list[LatentListener]:
 def refuse_missing_upstreams(nlp: Language | None) -> None:
     """Raise LatentError for the first missing component, and for one that cannot answer.
 
-    A ``tok2vec`` gives a ``LatentListener`` vectors in training, since spaCy's listener is its base
-    class, and none later.
+    A ``tok2vec`` sends its vectors to a ``LatentListener`` in training, since spaCy's listener is
+    the base class, but not in prediction.
 
-    It is called in ``initialize``. A pipeline that is built step by step has all its components
-    only then.
+    It is called in ``initialize``, since a pipeline that is built step by step may lack components
+    before.
     """
     if nlp is None:
         return

@@ -10,7 +10,7 @@ from spacy.attrs import ENT_IOB, ENT_TYPE, IS_SPACE, SENT_START
 from spacy.tokens import Doc, Span
 
 INSIDE, BEGIN = 1, 3
-# Prefixes of tags that continue an entity, and of tags that begin or end one.
+# Prefixes of tags that continue an entity, and prefixes of tags that begin or end one.
 CROSSING, BOUNDING = ["I", "L"], ["B", "L", "U"]
 
 

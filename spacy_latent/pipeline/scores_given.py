@@ -41,8 +41,8 @@ def weighed_scores(nlp: Language) -> dict[str, float]:
 def follow_settings(pipe: Any, nlp: Language | None) -> None:
     """Move the weights of a component's default scores to the scores of its settings.
 
-    It is called in initialize(). If some component gives one of the default scores, nothing is
-    moved.
+    It is called in initialize(). It moves nothing if some component gives one of the default
+    scores.
 
     Args:
         pipe: component with ``score_names``, a mapping from default names to names by its settings.
@@ -81,7 +81,7 @@ def warn_not_given(pipe: Any, nlp: Language | None) -> None:
         return
     names = set().union(*given.values())
     lost = [name for name in usual if name in weights and name not in names]
-    # A score that is always 0 does no harm if the component gives another one.
+    # A constant 0 changes no choice of the best model if the component gives another score.
     if not lost or given[pipe.name] & set(weights):
         return
     own = ", ".join(sorted(given[pipe.name])) or "none"
@@ -103,7 +103,7 @@ def about_scores(
     scores are not checked.
 
     Args:
-        mentioned: names of scores that another message is about.
+        mentioned: names of scores that another message reports already.
     """
     weights, given = weighed_scores(nlp), _evaluated(nlp, examples)
     found = [diagnostic for name, pipe in nlp.pipeline for diagnostic in _of_settings(name, pipe)]
@@ -185,15 +185,15 @@ def _evaluated(nlp: Language, examples: Sequence[Example]) -> dict[str, Any] | N
             warnings.simplefilter("ignore")
             return nlp.evaluate(copies) if copies else None
     except Exception:
-        # Training will show the error, which is not about scores.
+        # Training will raise the same error, which does not concern scores.
         return None
 
 
 def _names_given(nlp: Language) -> dict[str, set[str]] | None:
     """Return the names of the scores of each component that has a scorer.
 
-    The scorers run on a doc without annotation, for which most give their names with None. Return
-    None if one of them fails.
+    The scorers run on a doc without annotation, for which most return their names with None. Return
+    None if a scorer fails.
     """
     example = Example(Doc(nlp.vocab, words=["a"]), Doc(nlp.vocab, words=["a"]))
     scored = {name: pipe for name, pipe in nlp.pipeline if hasattr(pipe, "score")}
@@ -206,7 +206,7 @@ def _names_given(nlp: Language) -> dict[str, set[str]] | None:
 
 
 def _is_replaced(nlp: Language, name: str, weights: dict[str, float]) -> bool:
-    """Return whether all components with this default score give another score that counts."""
+    """Return whether all components with this default score give another score with a weight."""
     owners = [
         pipe
         for pipe in nlp.pipe_names

@@ -51,7 +51,7 @@ def weighed_as_labels(pipe: Any, weights: dict[str, float | None]) -> str | None
 
     if pipe.cfg.get("score_range") is None or not weights.get("cats_score"):
         return None
-    # A score that is always 0 does no harm if the component gives another one.
+    # A constant 0 changes no choice of the best model if the component gives another score.
     if weights.get("cats_r2") or weights.get("cats_mse"):
         return None
     if _scorer_of_cats(pipe)[1] is not score_regression:

@@ -1,7 +1,7 @@
-"""Backward pass of a shared component with listening encoders that send their gradient late.
+"""Backward pass of a shared component whose listeners include encoders with late gradients.
 
-spaCy's ``Tok2Vec`` and the ``Transformer`` of spacy-transformers give the last of their listeners a
-callback that backpropagates all gradients. The other listeners get a callback that only adds a
+spaCy's ``Tok2Vec`` and the ``Transformer`` of spacy-transformers give their last listener a
+callback that backpropagates all gradients. The callback of the other listeners only adds a
 gradient.
 
 A ``latent_encoder`` has no gradient before its own listeners have run. If it is the last listener,
@@ -64,8 +64,8 @@ class SharedBatch(HeldBatch):
             before = vars(upstream).get("finish_update")
         self.before = before
         self.upstream = upstream
-        # A transformer's listeners forget the batch after they have sent their gradient. Listeners
-        # before the encoder have already done so.
+        # Listeners of a transformer drop their callback after they have sent their gradient. Those
+        # before the encoder have done so already.
         *others, last = [one for one in upstream.listeners if one._backprop is not None]
         self.accumulate: Callable | None = others[0]._backprop if others else None
         self.backprop: Callable | None = last._backprop
@@ -80,16 +80,16 @@ class SharedBatch(HeldBatch):
         upstream.finish_update = self
 
     def receive(self, gradients: Any) -> Any:
-        """Accept a gradient, as the callback of listeners that have not sent theirs yet."""
+        """Add a gradient; the callback of listeners that have not sent theirs yet."""
         if self.accumulate is not None:
             self.arrived = True
             return self.accumulate(gradients)
-        # Only one listener has not called yet, and this is its callback.
+        # There is no adding callback if only one listener has not sent its gradient.
         backprop, self.backprop = self.backprop, None
         return [] if backprop is None else backprop(gradients)
 
     def __call__(self, sgd: Optimizer) -> None:
-        """Run ``finish_update`` of the component, before its listeners run theirs."""
+        """Run ``finish_update`` of the component, after backpropagating all gradients."""
         self.flush()
         self.upstream.finish_update(sgd)
 

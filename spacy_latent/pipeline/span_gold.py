@@ -24,7 +24,8 @@ class SpanGold:
 
     Attributes:
         name: name of the component, for messages.
-        label_sets: sets of labels that a span may have at once, one for each class but the first.
+        label_sets: sets of labels that a span may have at once, one for each class except the
+            first.
         key: name of the group in ``doc.spans``.
         max_width: largest number of tokens of a span, or None.
         tell: function that warns once of each key, such as
@@ -39,7 +40,7 @@ class SpanGold:
     tell: Callable[[str, str], None]
 
     def unlabelled(self, example: Example) -> tuple[int, ...]:
-        """Return the classes that a span may have to which the annotation gives no label."""
+        """Return the classes that an unannotated span may have."""
         asked = annotated_labels(example.reference)
         if asked is None:
             return (0,)
@@ -107,9 +108,9 @@ class SpanGold:
         ]
 
     def sets_of(self, examples: Iterable[Example]) -> list[list[str]]:
-        """Return the sorted sets of labels of annotated spans, and warn of spans that cross.
+        """Return the sets of labels that spans of examples have, and warn of spans that cross.
 
-        Labels for which texts were annotated are among them.
+        First come sets of one label: each label of a span, or in ``doc._.annotated_labels``.
         """
         from spacy_latent.models.compatible_spans import most_compatible
 
@@ -140,9 +141,9 @@ class SpanGold:
     def _classes_of(self, names: set[str], asked: Sequence[str] | None = None) -> tuple[int, ...]:
         """Return the numbers of the classes that agree with the labels of a span.
 
-        These are the class of just these labels and, with ``asked``, those that have further labels
-        for which the text was not annotated. If the labels are not known to go together, they are
-        the classes that have as many of them as possible.
+        One is the class of exactly these labels. With ``asked``, classes with further labels also
+        agree if the text was not annotated for the further ones. If no class has all the labels,
+        the classes with the largest number of them agree.
         """
         sets = [set(known) for known in self.label_sets]
         free = set() if asked is None else set(self.labels) - {*asked}

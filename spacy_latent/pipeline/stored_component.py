@@ -1,4 +1,4 @@
-"""Saving and loading of components, and precedence of the config over saved settings."""
+"""Saving and loading of components. Settings in the config take precedence over saved ones."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from spacy import util
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.batches import BatchedComponent
 
-# Learnt values in a component's cfg. All others are settings of its config.
+# Keys of learnt values in a component's cfg. All other keys are settings in its config.
 CALIBRATION = "calibration"
 LEARNT = ("labels", "label_sets", "positive_label", CALIBRATION)
 # Key of the saved cfg for settings that were changed in Python.
 CHANGED = "changed"
-# Key for the digest of the file of weights. A wrong bit of a float would not be noticed otherwise.
+# Key for the digest of the file of weights. Without it a changed bit of a float would go unnoticed.
 DIGEST = "sha256_of_model"
 
 
@@ -31,7 +31,7 @@ class DamagedFile(LatentError):
 
 @contextmanager
 def changed(cfg: dict[str, Any], **settings: Any) -> Iterator[None]:
-    """Change settings of a component in a ``with`` block, after which ``cfg`` is as before."""
+    """Change settings of a component in a ``with`` block, and restore ``cfg`` at its end."""
     before = dict(cfg)
     cfg.update(settings)
     try:
@@ -214,12 +214,12 @@ class StoredComponent(BatchedComponent):
                 "short, or saved with another config. Copy or save the whole directory again."
             ) from error
         finally:
-            # srsly turns the garbage collector off to read, and leaves it off after an error.
+            # srsly disables the garbage collector while it reads. After an error it stays disabled.
             gc.enable()
             self._after_loading()
 
     def _read_saved(self, data: bytes | str, source: str) -> dict[str, Any]:
-        """Read the output of :meth:`_saved`; anything else is a DamagedFile."""
+        """Read the output of :meth:`_saved`, and raise DamagedFile for other data."""
         try:
             saved = srsly.json_loads(data.decode("utf-8") if isinstance(data, bytes) else data)
             wrong = self._wrong_in(saved)
@@ -256,7 +256,7 @@ class StoredComponent(BatchedComponent):
         return ""
 
     def _after_loading(self) -> None:
-        """Bring other parts of the component in line, also after a failure."""
+        """Adapt other parts of the component to the loaded values; called after a failure, too."""
 
     def check_settings(self) -> None:
         """Check the settings when the component is made, saved and loaded.

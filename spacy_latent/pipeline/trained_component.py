@@ -44,7 +44,7 @@ class TrainedComponent(StoredComponent):
 
     # Keys of the warnings that were given, see tell_once.
     _warned: set[str]
-    # Whether the model had a listener to ``doc.tensor`` at the last look; None before the first.
+    # Whether the model had a listener to ``doc.tensor`` at the last check; None before the first.
     _listens: bool | None = None
 
     # ---------------------------------------------------------------- labels
@@ -52,9 +52,9 @@ class TrainedComponent(StoredComponent):
     def names_given(self, labels: object, sets: bool = False) -> list[Any]:
         """Return the labels that were passed to initialize(), as a list.
 
-        The argument may be anything. If it does not match a type annotation, spaCy's own message
-        prints the whole value. A file of labels of another component, such as the moves of ``ner``,
-        would fill pages.
+        The argument may have any type. With a type annotation, spaCy's error for a wrong type would
+        print the whole value. For labels of another component, such as the moves of ``ner``, this
+        fills pages.
 
         Args:
             sets: whether lists of names may be among the labels.
@@ -99,7 +99,7 @@ class TrainedComponent(StoredComponent):
 
     def warn_without_vectors(self, docs: Iterable[Doc]) -> None:
         """Warn once of zeros from spaCy's listener, if the component it listens to did not run."""
-        # Most components either listen, to docs with vectors, or do not listen.
+        # Most components either have docs with vectors, or do not listen.
         if self._listens is False or all(has_tensor(doc) or not len(doc) for doc in docs):
             return
         # The model may have changed: nlp.replace_listeners puts an embedder in the place of a

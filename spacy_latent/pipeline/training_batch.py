@@ -45,8 +45,8 @@ class TrainingBatch(HeldBatch):
     def receive(self, gradients: Sequence[Floats2d]) -> list[Doc]:
         """Add the gradients of one listener; some listeners may never call this."""
         if len(gradients):
-            # All docs at once: each number that is read synchronizes the GPU. A copy, since the
-            # listener may still write to its arrays.
+            # Concatenate all docs first: each number that is read synchronizes the GPU. This makes
+            # a copy, which is needed, since the listener may still write to its arrays.
             rows: Any = get_array_module(gradients[0]).concatenate(gradients)
             self.losses[self.name] += float((rows**2).sum())
             lengths = [len(d) for d in gradients]
@@ -84,6 +84,6 @@ class TrainingBatch(HeldBatch):
         return True
 
     def __getstate__(self) -> dict[str, Any]:
-        # A listener may hold on to this, and the graph of a batch cannot be pickled.
+        # A listener may keep a reference to this batch, and its graph cannot be pickled.
         lost = dict.fromkeys(("backprop", "rows", "nothing"))
         return {**vars(self), **lost, "losses": {}, "waiting": []}

@@ -59,18 +59,17 @@ class TreeSpanCategorizer(LabelledComponent[EntityCalibration]):
     not align with tokens, begin or end with white space, or are wider than ``max_width`` of the
     model. It also leaves out spans that are not inside one sentence (or window of the model's
     ``span_getter``). If spans cross, it leaves out as few of them as possible. A span may have
-    several labels at once if the training data had this set of labels when the component was
-    initialized.
+    several labels at once if a span in the data of ``initialize`` has the same set of labels.
 
     The loss that is reported in training is in nats, summed over docs.
 
     Args:
         spans_key: name of the group in ``doc.spans``.
         threshold: least probability of a label that is predicted, as in ``spancat``. Below .5,
-            crossing spans may reach it. Then the set of spans without crossings is taken whose
-            summed excess over the threshold is largest. At 0, the start of
-            ``spacy find-threshold``, these sets are whole trees. A calibration does not change
-            which spans reach it.
+            crossing spans may reach it. The prediction is then the set of spans without crossings
+            that has the largest sum of probability minus threshold. At 0, the start of ``spacy
+            find-threshold``, these sets are whole trees. A calibration does not change which spans
+            reach the threshold.
         min_confidence: least confidence of a predicted span, after calibration. 0 keeps all.
             ``spacy latent calibrate --precision`` finds a value.
         annotate: "map" writes the spans to ``doc._.latent``. "probabilities" also writes spans that

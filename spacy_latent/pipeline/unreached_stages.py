@@ -11,7 +11,7 @@ from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.training_settings import last_step, training_settings
 from spacy_latent.stages import unreached
 
-# The block of a config that adds this check.
+# Text for messages: the block of a config that adds this check.
 CALLBACK = {"@callbacks": "spacy-latent.RefuseUnreachedStages.v1"}
 
 
@@ -65,12 +65,12 @@ def refuse_unreached_stages(name: str, model: Model, nlp: Language | None) -> No
 def build_refuse_unreached_stages_v1() -> Callable[[Language], Language]:
     """Return a callback that refuses a config whose training ends before a model's last stage.
 
-    It is for ``[nlp.after_pipeline_creation]``. It refuses the config when it is loaded,
-    if ``training.max_steps`` comes before the last stage of a structure, an estimator or
-    candidates. A trained pipeline is loaded from disk whatever its ``max_steps``.
+    Under ``[nlp.after_pipeline_creation]`` it raises an error when a config is loaded, if
+    ``training.max_steps`` comes before the last stage of a structure, an estimator or candidates.
+    Trained pipelines load from disk with any ``max_steps``.
 
-    In ``[initialize.after_init]`` it refuses the same when the pipeline is initialized. The
-    components of this package also do so without it. spaCy's own components with a
+    Under ``[initialize.after_init]`` it raises the same error when the pipeline is initialized. The
+    components of this package do this without the callback. spaCy's own components with a
     ``LatentTok2Vec`` need it.
     """
     return refuse_in_pipeline
@@ -79,7 +79,7 @@ def build_refuse_unreached_stages_v1() -> Callable[[Language], Language]:
 # Models of spaCy's components have no access to training.max_steps: not in initialize, not in an
 # update, and not through the optimizer. A factory gets the pipeline before it has its config. So
 # only a callback in the config can check it when a config is loaded. LatentShim.from_bytes also
-# warns, whatever ended the training: steps, epochs or patience.
+# warns, in whatever way the training ended: by steps, epochs or patience.
 def refuse_in_pipeline(nlp: Language) -> Language:
     """Raise LatentError for the first component whose last stage training does not reach."""
     if _comes_from_disk(nlp):
@@ -95,14 +95,14 @@ def refuse_in_pipeline(nlp: Language) -> Language:
 
 
 def _comes_from_disk(nlp: Language) -> bool:
-    """Return whether the pipeline was just created for weights on disk that are not read yet.
+    """Return whether the pipeline was created for weights on disk, which spaCy has yet to read.
 
-    spaCy then creates it with the ``meta.json`` of these weights, and otherwise without meta. The
-    property ``meta`` would fill in values, and is called for the first component that is sourced.
-    So meta alone does not suffice: the config must also have no sourced components. ``nlp._config``
-    shows sourced components until ``nlp.config`` replaces them by factories. A pipeline that was
-    saved after sourcing, without initialization, has factories only. An optimizer exists from
-    ``initialize`` on, whose callbacks check any pipeline.
+    spaCy creates such a pipeline with the ``meta.json`` of the weights, and others without meta.
+    But the property ``meta`` fills in values, and spaCy reads it for the first sourced component.
+    So the config must also have no sourced components. ``nlp._config`` has them until
+    ``nlp.config`` replaces them by factories. A pipeline that was saved after sourcing, without
+    initialization, has only factories. After ``initialize`` there is an optimizer, and callbacks
+    then check any pipeline.
 
     ``Lang.from_config(config)`` before ``from_bytes`` cannot be distinguished from loading a config
     to train it. Pass ``meta`` there, as ``spacy.load`` does.

@@ -32,11 +32,7 @@ class WhitespaceTokenizer(DummyTokenizer):
 
 
 def _make_tokenizer(nlp: Language) -> WhitespaceTokenizer:
-    """Split text on white space.
-
-    The tokenizer has no rules, so nothing is saved with a pipeline. Runs of white space count as
-    one.
-    """
+    """Return a tokenizer that splits on white space."""
     return WhitespaceTokenizer(nlp.vocab)
 
 

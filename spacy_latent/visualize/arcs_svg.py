@@ -112,9 +112,9 @@ def has_label(arc: DrawnArc) -> bool:
 
 
 def clear_position(left: float, right: float, half: float, lines: Sequence[float]) -> float:
-    """Return where the middle of a label is nearest to the middle of its line, crossed by no other.
+    """Return the position nearest to the middle of a line at which no other line crosses its label.
 
-    It is the middle of the line if other lines cross the label everywhere.
+    It is the middle of the line if there is no such position.
 
     Args:
         left, right: Ends of the line of the label.

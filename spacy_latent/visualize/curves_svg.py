@@ -24,7 +24,7 @@ def draw_curves(
 ) -> tuple[str, float]:
     """Return the markup of one curve per counter, stacked vertically, and the height of all curves.
 
-    Between the ends of two words a curve is straight: it rises below a word that adds to the
+    A curve is straight between the ends of two words, and rises below a word that adds to the
     counter. Each curve has its own scale, with 0 and the least and the greatest value at its side.
 
     Args:

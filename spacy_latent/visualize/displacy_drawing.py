@@ -84,15 +84,16 @@ def _distances(drawings: list[dict[str, Any]], given: Mapping[str, Any]) -> dict
     words = [word for drawing in drawings for word in drawing.get("words", ())]
     shown = (word.get(part) or "" for word in words for part in ("text", "tag"))
     distance = given.get("distance", max(90, math.ceil(widest(shown, WORD) + 20)))
-    # displaCy moves an arrow by the spacing for each level of arcs above it: trees here are deep.
+    # displaCy shifts an arrow by the spacing for each level of arcs above it, and latent trees are
+    # deep.
     return {"distance": distance, "arrow_spacing": 4, "offset_x": distance // 2}
 
 
 def drawn_components(doc: Doc, component: str | None) -> list[str]:
-    """Return the components whose structures are drawn: this one, or all that wrote any.
+    """Return the components whose structures are drawn: the given one, or all with structures.
 
     Raises:
-        LatentError: If this one wrote none.
+        LatentError: If the given component wrote no structure.
     """
     if component is None:
         return list(doc._.latent)
@@ -157,7 +158,7 @@ def _span_drawings(
     (drawing,) = alone.to_displacy(threshold=threshold)
     for name in ("arcs", "spans"):
         # Labels are probabilities, except for tags and segments, which are few. displaCy stacks
-        # all labels that overlap: 30 words with all arcs would be 50,000 pixels wide.
+        # overlapping labels, so a drawing of 30 words with all arcs would be 50,000 pixels wide.
         if name in drawing and not _has_labels(span):
             parts: Any = drawing[name]
             strongest = sorted(parts, key=lambda part: part["label"], reverse=True)

@@ -33,7 +33,7 @@ from spacy_latent.visualize.picture import WEIGHTS, Figure, beside, svg
 from spacy_latent.visualize.structure_view import TITLE_WORDS, StructureView
 from spacy_latent.visualize.styles import draw_figure, known_styles
 
-# A structure of a whole text cannot be cut.
+# Advice for a slice of a doc, which lacks a structure that covers more than the slice.
 OF_SLICES = "A slice of a doc has the structures within it, such as those of its sentences."
 DISPLACY_STYLES = ("dep", "ent", "span")
 # Greatest number of words, in both texts together, of the drawn pieces of a pair that is aligned
@@ -83,8 +83,8 @@ def render(
             threshold, alternatives, fold, probabilities; and displaCy's compact, distance, color,
             bg, font and so on.
         gold: Docs of the same tokens with dependency heads, categories or both. Heads are drawn
-            below the words of latent trees, and arcs that only one of the two trees has are set
-            apart. The label of the categories stands beside the predicted one.
+            below the words of latent trees, with other lines for arcs that only one of the two
+            trees has. The gold category is written next to the predicted one.
         opening, closing: Content of a whole page above and below the drawings, such as a
             :func:`spacy_latent.visualize.figure_table.figure_table`. The default begins a page with
             the title and a description of the drawings.
@@ -109,8 +109,8 @@ def render(
             made, component, style, page, minify, jupyter, dict(options or {}), golds
         )
     figures = make_figures(made, component, style, drawing_options, golds)
-    # No error for docs without words, on which a component has recorded an empty result, and no
-    # error for a page with other content.
+    # It is no error if a component has recorded an empty result, as for docs without words, or if
+    # the page has other content.
     bare = page and not opening and not closing
     if bare and made and not any(len(doc._.latent) for doc in made):
         raise LatentError(NO_STRUCTURE)

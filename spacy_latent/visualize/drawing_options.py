@@ -34,7 +34,7 @@ DISPLACY_OPTIONS = (
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', Arial, sans-serif"
 # spaCy's code of the multi-language class.
 ANY = "xx"
-# A value that matches can neither end an attribute or a declaration, nor load anything.
+# Values that match are safe: they cannot end an attribute or a declaration, nor load anything.
 COLOR_PATTERN = re.compile(r"#[0-9A-Fa-f]{3,8}|[A-Za-z]+|(rgb|hsl)a?\([0-9.,%/ ]+\)")
 FONT_PATTERN = re.compile(r"[\w\s,'-]+")
 
@@ -64,7 +64,7 @@ def _matches(pattern: re.Pattern[str], value: object) -> bool:
 
 @dataclass(frozen=True)
 class DrawingOptions:
-    """Options of a drawing; the names that displaCy has mean the same here.
+    """Options of a drawing. Options of displaCy have the same meaning.
 
     Attributes:
         threshold: Draw all parts with at least this probability, in place of the best structure.
@@ -77,7 +77,7 @@ class DrawingOptions:
         color, bg: Colour of the text and of the background; None for the reader's light or dark
             scheme.
         font: Font, as in CSS.
-        distance: Distance between words in pixels; None for the least possible one.
+        distance: Distance between words in pixels; None for the least possible distance.
         word_spacing: Distance between the arcs and the words.
         arrow_spacing: Distance between arcs at one word.
         arrow_width: Width of the arrow heads.
@@ -150,7 +150,7 @@ class DrawingOptions:
         return across - value if self.rtl else value
 
     def line(self, part: Part, path: str, widest: float) -> dict[str, object]:
-        """Return the attributes of the line of a part; ``widest`` is the width of a certain one."""
+        """Return the attributes of a part's line; ``widest`` is the width at probability 1."""
         name = color_name(part.set_apart, part.shared)
         return {
             "class": f"sl-{name}-stroke",

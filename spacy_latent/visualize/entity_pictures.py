@@ -15,7 +15,7 @@ AROUND = 5
 
 
 def draw_entities(view: StructureView) -> Drawn:
-    """Mark the entities of each alternative. Further ones show differences from the first."""
+    """Mark the entities of each alternative; after the first, only the differences from it."""
     pictures = []
     for alternative, weight in view.choices:
         if alternative:

@@ -30,9 +30,9 @@ ENOUGH, ALONE, NOT_NEEDED = (
 def render_explanations(explanations: Sequence[Explanation]) -> str:
     """Return an HTML page with a figure for each explanation.
 
-    A figure has the text twice. The first drawing marks the chosen words as strongly as the learned
-    mask keeps them, and other words that the mask keeps more faintly. The second drawing marks the
-    words that leave-one-out finds.
+    A figure has the text twice. The first drawing marks the chosen words, more strongly the more
+    probably the learned mask keeps them, and faintly other words that the mask keeps. The second
+    drawing marks the words that leave-one-out finds.
     """
     options = DrawingOptions()
     figures = [_figure(explanation, options) for explanation in explanations]

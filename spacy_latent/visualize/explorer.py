@@ -31,7 +31,7 @@ from spacy_latent.visualize.page import figure_markup
 from spacy_latent.visualize.structure_view import PARTS_PER_WORD, StructureView
 from spacy_latent.visualize.styles import draw_figure
 
-# Less probable parts are not listed. Users can still choose them.
+# Less probable parts are not listed. Users can still forbid or force them.
 LEAST = 0.01
 
 
@@ -89,7 +89,7 @@ class Prediction:
         ]
 
     def to_json(self) -> dict[str, object]:
-        """Return what the page shows of the prediction, as plain values."""
+        """Return the data of the prediction for the page, as plain values."""
         return {
             "tokens": len(self.doc),
             "cats": self.cats,
@@ -99,7 +99,7 @@ class Prediction:
 
 
 class Axis(TypedDict):
-    """Possible values of one number of a part: in words, from the value ``first`` on."""
+    """Possible values of one number of a part, in words, beginning with the value ``first``."""
 
     name: str
     first: int
@@ -122,7 +122,7 @@ class PredictedStructure:
 
     @property
     def place(self) -> tuple[str, int]:
-        """Key of the structure, the same for the same words under other interventions."""
+        """Key of the structure, which is the same for the same words under any intervention."""
         return self.key, self.span.start
 
     def view(self, alternatives: int = 0) -> StructureView:
@@ -341,8 +341,8 @@ class Explorer:
     def _on_device(self) -> Iterator[None]:
         """Activate the device and the backend of the pipeline in the current thread.
 
-        Each thread has its own GPU and backend. A new thread starts with the first GPU and the CPU
-        backend, whatever the thread that loaded the pipeline uses.
+        The active GPU and backend belong to a thread. A new thread starts with the first GPU and
+        the CPU backend, even if the thread that loaded the pipeline uses others.
         """
         if self.device.type != "cuda":
             yield

@@ -41,7 +41,7 @@ class FigureRow:
     """Row of a table of figures.
 
     Attributes:
-        cells: Text of each column, with a small line below it or "".
+        cells: Text of each column, and a small line below it, which may be "".
         own: True for the row of a model, false for a control.
         below: True if the row belongs to the row above it.
         names_columns: True if the cells are further names of the columns.
@@ -57,7 +57,7 @@ class FigureRow:
 def figure_table(caption: str, columns: Sequence[str], rows: Sequence[FigureRow]) -> Markup:
     """Return a table whose first column has the names of the rows.
 
-    Narrow screens show no header. Each cell there has the names of its column beside it.
+    On narrow screens there is no header, and each cell has the names of its column next to it.
     """
     titles = list(columns)
     for row in rows:

@@ -142,7 +142,7 @@ def _size(drawing: str) -> tuple[float, float]:
 
 
 def _delay(i: int, count: int) -> float:
-    """Return the delay of a frame, negative so that the first round is like all others."""
+    """Return the delay of a frame; it is negative, so that the first round is like all others."""
     return SECONDS * (i - (count - 1 + LAST_STANDS))
 
 

@@ -160,7 +160,7 @@ def _entry(assessment: Assessment, d: int, layers: Sequence[str]) -> list[Any]:
     doc, gold = example.predicted, assessment.heads[d]
     words = [token.text for token in doc]
     apart = any(" " in word or not word for word in words)
-    # Those of the first classifier: the best label of several tells nothing of any of them.
+    # Only of the first classifier: the best label over several classifiers would mean nothing.
     predicted, annotated = (
         {key: value for key, value in cats.items() if key not in assessment.further_categories}
         for cats in (doc.cats, example.reference.cats)

@@ -102,7 +102,7 @@ def signs_of(name: str, parts: Iterable[Part], below: Iterable[Part] = ()) -> fr
 
 
 def legend(signs: Iterable[str]) -> Markup:
-    """Return an HTML list of these signs, or nothing for no signs."""
+    """Return an HTML list of these signs, empty without signs."""
     asked = set(signs)
     items = [
         tag("li", _sample(sample), meaning)

@@ -99,7 +99,7 @@ def html_page(
 
 def heading(title: str, *sentences: str) -> Markup:
     """Return the beginning of a page: its title and a description of its content."""
-    # The page may be one of texts from right to left, and these sentences are English.
+    # Set the direction, since these sentences are English and the texts may run from right to left.
     said = tag("bdi", " ".join(sentences))
     return join(tag("h1", title), tag("p", said, class_="sl-seen"))
 
@@ -131,7 +131,7 @@ def _body(figures: Sequence[Figure], options: DrawingOptions, before: str, after
 
 
 def own_identifiers(markup: str) -> str:
-    """Return the markup with identifiers of its own for each of several drawings of one text."""
+    """Return the markup with different identifiers for each of several drawings of one text."""
     found: Counter[str] = Counter()
     pieces = []
     for piece in DRAWING.split(markup):

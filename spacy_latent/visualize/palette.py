@@ -1,7 +1,7 @@
 """Colours that colour-blind readers can distinguish, on light and on dark backgrounds.
 
-The hues are the hues of Okabe and Ito (2008), "Color Universal Design". No drawing relies on colour
-alone: dashes, widths and labels have the same information.
+The hues are from Okabe and Ito (2008), "Color Universal Design". No drawing relies on colour alone:
+dashes, widths and labels have the same information.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def shade(probability: float) -> float:
 
 
 def width(probability: float, widest: float, shared: bool = False) -> float:
-    """Return the width of a line, which grows with its probability unless others have it, too."""
+    """Return the width of a line, which grows with its probability unless it is ``shared``."""
     if shared:
         return 1.0
     return THINNEST + (widest - THINNEST) * _clipped(probability)

@@ -121,7 +121,7 @@ def row_ends(ends: Sequence[float], options: DrawingOptions) -> list[float]:
 
 
 def in_one_row(x: float, half: float, breaks: Sequence[float]) -> float:
-    """Return the middle ``x`` of a label, moved so that no end of a row cuts the label.
+    """Return the middle ``x`` of a label, moved so that the label is within one row.
 
     Args:
         half: Half the width of the label.
@@ -220,7 +220,7 @@ def _size(across: float, down: float, standalone: bool) -> str:
     """Return the CSS declarations for the size of a drawing.
 
     A drawing on a page shrinks with the page as long as it stays readable, and scrolls beyond that.
-    A standalone image keeps its size, whatever the page around it declares for images.
+    A standalone image keeps its size, even if the page around it sets another size for images.
     """
     if standalone:
         return f"max-width:none;height:{down:.0f}px;"
@@ -239,7 +239,7 @@ def beside(figures: Sequence[Figure]) -> Picture:
     The pictures of a figure are side by side as long as they fit. Rows begin on the side where
     writing begins.
     """
-    # Distance from the beginning of the row, top, width, markup, look.
+    # Distance from the beginning of the row, top, width, markup, style.
     placed: list[tuple[float, float, float, str, DrawingOptions]] = []
     below = 0.0
     for figure in figures:
@@ -321,7 +321,7 @@ WEIGHTS = (
 
 
 def weight_caption(weight: float) -> str:
-    """Return the weight of an alternative, with what it is the weight of."""
+    """Return the weight of an alternative, with the meaning of the weight."""
     return f"weight of this structure {weight_text(weight)}"
 
 

@@ -30,9 +30,10 @@ from spacy_latent.visualize.page import packaged
 
 # A smaller calibration error does not change any decision.
 SMALL_ERROR = 0.03
-# By the name of a prediction: the subject of a report on its confidences, and one such prediction.
+# By the kind of prediction: its name in reports on confidences, and the name of a single
+# prediction.
 SUBJECTS = {"entity": ("entities", "entity"), "span": ("spans", "span")}
-# Likewise for all predictions of a parser.
+# The same for all predictions of a parser.
 PARSES = ("parses", "arc")
 
 
@@ -138,7 +139,7 @@ def _places(figures: Figures) -> list[tuple[str, str]]:
 def _answer(assessment: Assessment) -> Markup:
     """Return the answer to the question whether the structures help.
 
-    The answer comes from trained controls. Without them it is the command that trains a control.
+    Trained controls determine the answer. Without them it is the command that trains a control.
     """
     name, part = next(iter(assessment.figures.components.items()))
     said = answer(assessment.verdicts[name])

@@ -29,8 +29,8 @@ from spacy_latent.visualize.explorer import Busy, Explorer, TooMuch
 from spacy_latent.visualize.page import packaged, rules
 
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
-# Greatest size of a request in bytes: the longest text with all characters escaped, and
-# interventions.
+# Greatest size of a request in bytes, enough for interventions and the longest text with all
+# characters escaped.
 LARGEST = 1 << 17
 # Seconds until a whole request must have arrived.
 ARRIVAL = 10.0
@@ -101,7 +101,7 @@ class _Endpoints:
     """Answers of the pipelines.
 
     Attributes:
-        waiting: Number of texts that are being read, or wait for it.
+        waiting: Number of texts that are being processed or are waiting.
     """
 
     def __init__(

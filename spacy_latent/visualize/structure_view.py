@@ -20,7 +20,7 @@ PARTS_PER_WORD = 3
 
 
 def has_heads(gold: Doc) -> bool:
-    """Return whether gold heads are there to draw: a gold doc may have categories alone."""
+    """Return whether there are gold heads to draw: a gold doc may have only categories."""
     return any(token.has_head() for token in gold)
 
 

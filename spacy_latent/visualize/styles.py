@@ -109,12 +109,12 @@ def _brackets(view: StructureView) -> Drawn:
 
 
 def _compared(part: Part, first: set[Part] | None) -> tuple[bool, bool]:
-    """Return whether a part of an alternative is set apart, and whether the first one has it."""
+    """Return whether to emphasize a part of an alternative, and whether the first one has it."""
     return (False, False) if first is None else (part not in first, part in first)
 
 
 def _count(parts: Sequence[_Marked], first: set[Part] | None, name: str) -> str:
-    """Return in words by how many parts an alternative differs from the first one."""
+    """Return, in words, the number of parts by which an alternative differs from the first."""
     if first is None:
         return ""
     count = sum(part.set_apart for part in parts)

@@ -90,7 +90,7 @@ def _tree(annotation: LatentAnnotation, span: SpanStructure, alternative: int | 
         modifiers[arc.head].append(arc)
     width = len(str(span.end - 1))
     lines = []
-    # A stack, not recursion: a tree may be as deep as its sentence is long.
+    # Use a stack instead of recursion, since a tree may be as deep as its sentence is long.
     todo = [(arc, "", "") for arc in reversed(modifiers[None])]
     while todo:
         arc, before, below = todo.pop()
@@ -203,7 +203,7 @@ def _lines(annotation: LatentAnnotation, span: SpanStructure, alternative: int |
 
 
 def _others(annotation: LatentAnnotation, span: SpanStructure, threshold: float) -> list[str]:
-    # An arc of the tree with another label is another part.
+    # An arc of the tree with another label counts as another part.
     read = chosen_parts if span.arc_labels is None else labelled_parts
     name = annotation.component
     drawn = {part for part, _ in read(span, None, None, name)}

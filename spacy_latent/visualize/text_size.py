@@ -1,9 +1,9 @@
 """Widths of texts, without knowledge of the font that a browser selects.
 
-Words that get too little space run into each other. Each character therefore counts with its width
-in the widest of the fonts that browsers select for our font stack. These are DejaVu Sans (nearly as
-wide as Verdana), Noto Sans with its fonts of other scripts, Loma and Waree for Thai, and Liberation
-Sans, which is as wide as Arial.
+Words with too little space would run into each other. So each character counts with its width in
+the widest of the fonts that browsers select for our font stack. These are DejaVu Sans (nearly as
+wide as Verdana), Noto Sans with its fonts for other scripts, Loma and Waree for Thai, and
+Liberation Sans, which is as wide as Arial.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SCRIPTS: Mapping[str, float] = {
 UNKNOWN = 1.1
 WIDE = 1.05
 EMOJI = 1.4
-# Between the widths of DejaVu Sans and Arial, each of which differs from it by a fourteenth.
+# Mean width of DejaVu Sans and Arial, from which each of them differs by a fourteenth.
 USUAL = 0.93
 
 
@@ -70,7 +70,8 @@ def text_width(text: str, size: float) -> float:
 def usual_width(text: str, size: float) -> float:
     """Return the width in pixels in a font of average width.
 
-    Running text is fitted into this width, because the width of the widest font would leave gaps.
+    Running text is stretched or compressed to this width. The width of the widest font would leave
+    gaps.
     """
     # Characters that are joined to the previous one are drawn as one, such as emoji of families.
     alone = [one for before, one in zip(f" {text}", text) if before != "\u200d"]

@@ -41,8 +41,8 @@ from spacy_latent.visualize.text_size import text_width
 
 WORD = 15
 LINE = 22
-# Deep trees grow to the first height. Beyond it, the levels become as close as can still be
-# distinguished. No tree is higher than the second height.
+# Trees grow with their depth up to the first height. Deeper trees have closer levels, up to the
+# least distance that can be distinguished. No tree is higher than the second height.
 HEIGHT = 330
 HIGHEST = 4000
 STEP = (4.0, 22.0)
@@ -51,7 +51,7 @@ STEP_WITH_LABELS = 13
 # Distance between words, and between the ends of arcs at a word that has many arcs.
 GAP = {False: 10.0, True: 6.0}
 LEAST_SPACING = (6.0, 4.0)
-# The classes that displaCy gives to words below arcs.
+# The CSS classes of words below arcs in displaCy.
 TOKEN = "displacy-token displacy-word sl-ink"
 
 
@@ -125,8 +125,9 @@ class _Side:
         least, most = STEP
         count = max(self.highest, 1)
         self.step = min(most, max(min(least, HIGHEST / count), HEIGHT / count))
-        # The order at each word from left to right: arcs to the left, the lowest first; arcs from
-        # the root; arcs to the right, the highest first. No arcs then cross near the word.
+        # Order of the ends of arcs at each word, from left to right: arcs to the left, the lowest
+        # first; arcs from the root; arcs to the right, the highest first. With this order no arcs
+        # cross near the word.
         ports: dict[int, list[tuple[tuple[int, int], int]]] = defaultdict(list)
         for i, (arc, level) in enumerate(zip(self.arcs, self.levels)):
             start, end = ends_of(arc)
@@ -265,7 +266,8 @@ class _Columns:
     def _root_label(self, sides: Sequence[_Side], word: int) -> tuple[float, float]:
         """Return the start and the end of the word's root label, relative to the word's middle.
 
-        The label is above the line to the root, which other arcs at the word may push aside.
+        The label is above the line to the root, which is not at the middle if the word has other
+        arcs.
         """
         begin = end = 0.0
         for side in sides:

@@ -63,7 +63,7 @@ b.changed{color:var(--sl-contrast)}
 
 @dataclass(frozen=True)
 class Widget:
-    """Page that a notebook shows in a frame of a height in pixels, isolated from its own page."""
+    """Page that a notebook shows in an isolated frame, with the frame's height in pixels."""
 
     page: str
     height: int
@@ -203,7 +203,7 @@ def _page(seen: Prediction, structures: Sequence[Markup]) -> str:
         tag("h1", tag("bdi", text if len(text) <= SHOWN else text[: SHOWN - 1] + "…")),
         tag("p", "Predicted: ", tag("b", _said(seen))),
         drawn,
-        # The sentences are English ones; drawings have the direction of the text.
+        # The sentences are English. Drawings have the direction of the text.
         lang=settings_of(seen.doc)["lang"],
         class_="spacy-latent",
     )

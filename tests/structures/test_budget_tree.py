@@ -420,7 +420,7 @@ def test_a_search_cut_short_gives_a_tree_and_says_how_good_it_is(
         kept = trees(5, 1, projective)
         assert (kept == z).all((1, 2)).sum() == 1
         best = (kept * scores[0].numpy()).sum((1, 2)).max()
-        reached, most = re.findall(r"(?:score|than) (\S+)[;.](?: |$)", str(caught[0].message))
+        reached, most = re.findall(r"(?:found is|at most) (\S+)[;.](?: |$)", str(caught[0].message))
         assert float(reached) == pytest.approx((z * scores[0].numpy()).sum(), rel=1e-5)
         assert float(reached) <= best * (1 + 1e-5) and best <= float(most) * (1 + 1e-5)
 
