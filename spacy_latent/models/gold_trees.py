@@ -77,13 +77,7 @@ def read_gold(
         spans = bounds(starts == 1, np.full(len(predicted), -np.inf), max_length)
     else:
         if worded.any():
-            # White space may be the head of words, or lack a head.
-            words = np.flatnonzero(~spaces_of_reference)
-            own_number = np.full(len(reference) + 1, -1)
-            own_number[words] = np.arange(len(words))
-            of_words = np.full(len(reference), -1)
-            of_words[words] = _starts_of_whole_trees(own_number[own_heads[words]])
-            starts = _starts(example, of_words)
+            starts = _starts(example, _starts_of_part(own_heads, ~spaces_of_reference))
         spans = find_sentences(predicted, np.where(starts == 1, 1.0, -np.inf), max_length)
         _forget_roots(heads, spans)
     spaces = predicted.to_array(IS_SPACE).astype(bool)
@@ -157,6 +151,20 @@ def _forget_roots(heads: np.ndarray, spans: Bounds) -> None:
     for start, end in spans:
         if own[start:end].sum() > 1:
             heads[start:end][own[start:end]] = -1
+
+
+def _starts_of_part(heads: np.ndarray, is_word: np.ndarray) -> np.ndarray:
+    """Return :func:`_starts_of_whole_trees` for a reference with white space, ``(n,)``.
+
+    White space may be the head of words, or lack a head. It is left out, with −1.
+    """
+    words = np.flatnonzero(is_word)
+    # The last entry serves heads that are unknown, −1.
+    number = np.full(len(heads) + 1, -1)
+    number[words] = np.arange(len(words))
+    starts = np.full(len(heads), -1)
+    starts[words] = _starts_of_whole_trees(number[heads[words]])
+    return starts
 
 
 def _starts_of_whole_trees(heads: np.ndarray) -> np.ndarray:

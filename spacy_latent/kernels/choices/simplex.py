@@ -105,8 +105,7 @@ def capped_simplex_rows(start, stop, batch, result, status):
 
     k is the smaller of ``largest`` and the length. With fewer than k allowed (not −inf) scores, the
     row is INFEASIBLE if ``exactly``, else k is their number. Σ clip(s − τ, 0, 1) falls with τ, and
-    is linear between the numbers s and s − 1. τ is bracketed by two of these numbers by bisection,
-    then computed exactly.
+    is linear between the numbers s and s − 1. Bisection finds the two of them around τ.
     """
     scores, lengths, (largest, exactly) = batch
     breaks = np.empty(2 * scores.shape[1])
