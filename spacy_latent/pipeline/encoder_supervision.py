@@ -94,11 +94,12 @@ def begin_supervised_update(
     from spacy_latent.models.supervision import Supervision, gold_structures
 
     name, cfg = pipe.name, pipe.cfg
-    structure = latent_layer(pipe.model).structure
+    layer = latent_layer(pipe.model)
     made: list[Supervision] = []
 
     def supervision(spans: list[list[tuple[int, ...]]]) -> Supervision:
-        gold = gold_structures(examples, spans, name, structure)
+        # Training may begin with a smaller set, whose arcs may not cross.
+        gold = gold_structures(examples, spans, name, layer.present_structure)
         made.append(
             Supervision(
                 gold,
@@ -120,8 +121,9 @@ def begin_supervised_update(
     losses[name] += sum(one.weight * one.mean for one in made)
     if any(one.left_out for one in made):
         warnings.warn(
-            f"{name}: some gold structures are none of {structure!r} and do not count. Look at "
-            "what this set leaves out: for trees, arcs that cross, or arcs by direction or length.",
+            f"{name}: some gold structures are none of {layer.present_structure!r} and do not "
+            "count. Look at what this set leaves out: for trees, arcs that cross, or arcs by "
+            "direction or length.",
             LatentWarning,
             stacklevel=4,
         )
