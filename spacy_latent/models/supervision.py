@@ -267,12 +267,17 @@ def _without_several_roots(heads: np.ndarray | None) -> np.ndarray | None:
     """
     if heads is None or (heads == 0).sum() < 2:
         return heads
-    return np.where(heads == 0, -1, heads)
+    return _or_none(np.where(heads == 0, -1, heads))
 
 
 def _without_crossing(heads: np.ndarray | None) -> np.ndarray | None:
     """Return heads of a span, −1 for tokens whose arcs cross others."""
-    return None if heads is None else np.where(crossing(heads), -1, heads)
+    return None if heads is None else _or_none(np.where(crossing(heads), -1, heads))
+
+
+def _or_none(heads: np.ndarray) -> np.ndarray | None:
+    """Return the heads, or None if all are unknown: they have no mean over the known ones."""
+    return heads if (heads >= 0).any() else None
 
 
 def _gold_heads(example: Example, spans: Sequence[tuple[int, ...]]) -> list[np.ndarray | None]:

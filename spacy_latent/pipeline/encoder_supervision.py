@@ -112,11 +112,12 @@ def begin_supervised_update(
     from spacy_latent.models.supervision import Supervision, gold_structures
 
     name, cfg = pipe.name, pipe.cfg
-    structure = latent_layer(pipe.model).structure
+    layer = latent_layer(pipe.model)
     made: list[Supervision] = []
 
     def supervision(spans: list[list[tuple[int, ...]]]) -> Supervision:
-        gold = gold_structures(examples, spans, name, structure)
+        # Training may begin with a smaller set, whose arcs may not cross.
+        gold = gold_structures(examples, spans, name, layer.present_structure)
         made.append(
             Supervision(
                 gold,
@@ -138,8 +139,8 @@ def begin_supervised_update(
     losses[name] += sum(one.weight * one.mean for one in made)
     if any(one.left_out for one in made):
         warnings.warn(
-            f"{name}: some gold structures are not in the set of {structure!r}, and are left out. "
-            "Check its settings: a set of trees may exclude crossing arcs, and arcs by their "
+            f"{name}: some gold structures are not in the set of {layer.present_structure!r}, and "
+            "are left out. Check its settings: a set of trees may exclude arcs by their "
             "direction or length.",
             LatentWarning,
             stacklevel=4,

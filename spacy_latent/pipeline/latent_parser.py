@@ -52,6 +52,8 @@ hidden_width = 64
 """
 # Labels of roots and of white space, as in spaCy's parser.
 ROOT, OTHER = "ROOT", "dep"
+ATTACHMENT = "dep_uas", "dep_las", "dep_las_per_type"
+SENTENCES = "sents_p", "sents_r", "sents_f"
 
 
 class LatentParser(LabelledComponent[ParseCalibration]):
@@ -248,6 +250,32 @@ class LatentParser(LabelledComponent[ParseCalibration]):
         """
         raise NotImplementedError(f"{self.name} computes its loss in update(). Call that.")
 
+    def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
+        """Score parses; words of references without a head do not count.
+
+        spaCy's scorer takes the places of such words in one text as places without heads in all
+        later texts. The attachment scores are therefore computed on one long text. Sentences are
+        scored in texts with all heads or none, because spaCy derives wrong starts from some heads.
+        """
+        examples = list(examples)
+        scores: dict[str, Any] = super().score(examples, **kwargs)
+        heads = [_heads_of_words(example.reference) for example in examples]
+        # Docs of several vocabs cannot be joined.
+        vocabs = {id(doc.vocab) for example in examples for doc in (example.x, example.y)}
+        if len(vocabs) != 1 or all((own >= 0).all() for own in heads):
+            return scores
+        sides = [[example.x for example in examples], [example.y for example in examples]]
+        # Its type hints lack ``exclude``.
+        join: Any = Doc.from_docs
+        joined = [join(docs, exclude=["spans", "user_data"]) for docs in sides]
+        if joined[0] is not None and joined[1] is not None:
+            of_heads = super().score([Example(joined[0], joined[1])], **kwargs)
+            scores.update({key: of_heads[key] for key in ATTACHMENT if key in of_heads})
+        whole = [e for e, own in zip(examples, heads) if (own >= 0).all() or (own < 0).all()]
+        of_starts = super().score(whole, **kwargs)
+        scores.update({key: of_starts[key] for key in SENTENCES if key in of_starts})
+        return scores
+
     def initialize(
         self,
         get_examples: Callable[[], Iterable[Example]],
@@ -317,3 +345,9 @@ def _labels_of(examples: Iterable[Example]) -> list[str]:
             reference.vocab.strings[int(label)] for label in np.unique(labels[known & words])
         )
     return sorted(found)
+
+
+def _heads_of_words(doc: Doc) -> np.ndarray:
+    """Return the heads of the words of a doc, −1 if unknown."""
+    heads, _ = known_heads(doc)
+    return heads[doc.to_array(IS_SPACE) == 0]

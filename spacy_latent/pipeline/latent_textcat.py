@@ -73,6 +73,8 @@ SCORE_WEIGHTS: dict[str, float | None] = {
     "cats_macro_auc": None,
     "cats_f_per_type": None,
 }
+# Prefix of the names of scores of categories.
+CATS = "cats_"
 
 
 class LatentTextCategorizer(TrainedComponent, TextCategorizer):
@@ -226,6 +228,28 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
     def support_missing_values(self) -> bool:
         """True: labels missing in ``cats`` are unknown. spaCy's ``textcat`` takes them as wrong."""
         return True
+
+    def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
+        """Score predictions; texts whose categories are unknown do not count.
+
+        spaCy's scorer of exclusive categories takes a text without a category as wrong, and scores
+        0 if all texts are so.
+        """
+        examples = list(examples)
+        scores: dict[str, Any] = super().score(examples, **kwargs)
+        known = [example for example in examples if self._can_be_scored(example)]
+        if len(known) < len(examples):
+            of_known = super().score(known, **kwargs) if known else {}
+            described = f"{CATS}score_desc"
+            found = {key: of_known.get(key) for key in scores if key.startswith(CATS)}
+            scores.update({key: value for key, value in found.items() if key != described})
+        return scores
+
+    def _can_be_scored(self, example: Example) -> bool:
+        cats = example.reference.cats
+        if self.multi_label:
+            return any(label in cats for label in self.labels)
+        return any(cats.values())
 
     def initialize(
         self,

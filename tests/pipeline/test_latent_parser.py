@@ -417,6 +417,32 @@ def test_partial_trees_teach_what_they_have() -> None:
     assert made.update([nothing])["latent_parser"] == 0.0
 
 
+def test_words_of_references_without_heads_do_not_count_in_scores(nlp: Language) -> None:
+    """Texts without any head come first, and other texts lack some heads."""
+    texts = [text for text, _, _ in PARSED]
+    whole = [nlp(text) for text in texts]
+    nothing = [nlp.make_doc(text) for text in texts]
+    some = []
+    for doc in whole:
+        heads = [None if i == 0 else token.head.i for i, token in enumerate(doc)]
+        deps = ["" if i == 0 else token.dep_ for i, token in enumerate(doc)]
+        some.append(Doc(nlp.vocab, words=[token.text for token in doc], heads=heads, deps=deps))
+
+    def scores(references: list[Doc]) -> dict[str, Any]:
+        found = nlp.evaluate([Example(nlp.make_doc(one.text), one) for one in references])
+        return {key: found[key] for key in ("dep_uas", "dep_las", "sents_f")}
+
+    right = {"dep_uas": 1.0, "dep_las": 1.0, "sents_f": 1.0}
+    assert scores(whole) == scores([*nothing, *some, *whole]) == right
+    assert scores(some) == {**right, "sents_f": None}
+    assert set(scores(nothing).values()) == {None}
+    # One known head is wrong.
+    wrong = some[1].copy()
+    wrong[1].head, wrong[1].dep_ = wrong[0], "nsubj"
+    known = sum(len(doc) - 1 for doc in some)
+    assert scores([some[0], wrong, *some[2:]])["dep_uas"] == pytest.approx(1 - 1 / known)
+
+
 def test_whole_trees_that_meet_teach_starts_beside_sentences_without_heads() -> None:
     made = pipeline()
     rng = np.random.default_rng(0)

@@ -73,6 +73,27 @@ def test_it_learns_and_scores_as_stock_components(name: str) -> None:
         assert sum(nlp("this is good").cats.values()) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("name", ["latent_textcat", "latent_textcat_multilabel"])
+def test_texts_of_unknown_categories_do_not_count_in_scores(name: str) -> None:
+    nlp = trained(pipeline(name))
+
+    def scores(*others: dict[str, float], known: bool = True) -> dict[str, Any]:
+        unknown = [Example.from_dict(nlp.make_doc("good stuff"), {"cats": one}) for one in others]
+        found = nlp.evaluate([*unknown, *(examples(nlp) if known else [])])
+        return {key: value for key, value in found.items() if key.startswith("cats_")}
+
+    wanted = scores()
+    assert wanted["cats_score"] == wanted["cats_micro_f"] == 1.0
+    assert scores({}, {}) == wanted
+    nothing = scores({}, {}, known=False)
+    assert {nothing[key] for key in nothing if key != "cats_score_desc"} == {None}
+    if name == "latent_textcat":
+        assert scores({"A": 0.0}, {"B": 0.0}) == wanted
+    # A label that the component lacks is a known category.
+    others = scores({"C": 1.0})
+    assert (others == wanted) == (name == "latent_textcat_multilabel")
+
+
 def test_the_loss_falls_from_that_of_a_guess() -> None:
     nlp = pipeline()
     made = examples(nlp)

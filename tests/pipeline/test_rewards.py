@@ -241,3 +241,11 @@ def test_what_cannot_be_is_refused() -> None:
         RewardedScoreFunction(None, task_weight=0.0)
     with pytest.raises(LatentError, match="task_weight is 0"):
         RewardedScoreFunction(ShortArcs(), 0.0, 0.0)
+
+
+def test_a_text_of_which_all_heads_are_unknown_has_no_agreement() -> None:
+    """Two roots in one span leave no known head, if trees have one root."""
+    nlp = pipeline("spacy-latent.GoldAgreement.v1", "ProjectiveTree")
+    heads = {"heads": [0, 1], "deps": ["ROOT", "ROOT"], "cats": {"A": 1.0, "B": 0.0}}
+    sample = [Example.from_dict(nlp.make_doc("yes no"), heads)]
+    assert learned(nlp, sample, 2) == [0.0, 0.0]

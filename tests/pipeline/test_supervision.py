@@ -417,6 +417,25 @@ def test_arcs_that_cross_are_unknown_to_trees_without_crossing_arcs() -> None:
     assert 0.0 < losses[-1] < 0.5 * losses[0]
 
 
+def test_a_set_without_crossing_arcs_learns_the_other_heads_before_its_release() -> None:
+    restricted, free = (
+        {"@misc": f"spacy-latent.{name}.v1", "single_root": True}
+        for name in ("ProjectiveTree", "SpanningTree")
+    )
+    released = {"restricted": restricted, "free": free, "release_at": 30}
+    structure = {"@misc": "spacy-latent.ReleasedStructure.v1", **released}
+    nlp = pipeline({"tok2vec": TOK2VEC, "structure": structure})
+    given = {"heads": [1, 1, 1, 1, 0], "deps": ["s", "ROOT", "a", "o", "p"]}
+    example = Example.from_dict(nlp.make_doc("hearing is scheduled today on"), given)
+    optimizer = initialized(nlp, sample=[example])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LatentWarning)
+        losses = [step(nlp, [example], optimizer)["latent_encoder_supervision"] for _ in range(31)]
+    assert 0.0 < losses[29] < 0.5 * losses[0]
+    # The arc of "on" and the arc of the root count from the release on.
+    assert losses[30] > losses[29]
+
+
 @pytest.mark.parametrize("model", [{"tok2vec": TOK2VEC}, SHIFT_REDUCE], ids=["heads", "spans"])
 @pytest.mark.parametrize("parsed", [True, False])
 def test_supervision_without_gold_structures_is_warned_of(
