@@ -250,7 +250,7 @@ class LatentParser(LabelledComponent[ParseCalibration]):
         """
         raise NotImplementedError(f"{self.name} computes its loss in update(). Call that.")
 
-    def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
+    def score(self, examples: Iterable[Example], **kwargs: object) -> dict[str, object]:
         """Score parses; words of references without a head do not count.
 
         spaCy's scorer takes the places of such words in one text as places without heads in all
@@ -258,7 +258,7 @@ class LatentParser(LabelledComponent[ParseCalibration]):
         scored in texts with all heads or none, because spaCy derives wrong starts from some heads.
         """
         examples = list(examples)
-        scores: dict[str, Any] = super().score(examples, **kwargs)
+        scores: dict[str, object] = super().score(examples, **kwargs)
         heads = [_heads_of_words(example.reference) for example in examples]
         # Docs of several vocabs cannot be joined.
         vocabs = {id(doc.vocab) for example in examples for doc in (example.x, example.y)}

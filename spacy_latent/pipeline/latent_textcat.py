@@ -229,14 +229,14 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         """True: labels missing in ``cats`` are unknown. spaCy's ``textcat`` takes them as wrong."""
         return True
 
-    def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
+    def score(self, examples: Iterable[Example], **kwargs: object) -> dict[str, object]:
         """Score predictions; texts whose categories are unknown do not count.
 
         spaCy's scorer of exclusive categories takes a text without a category as wrong, and scores
         0 if all texts are so.
         """
         examples = list(examples)
-        scores: dict[str, Any] = super().score(examples, **kwargs)
+        scores: dict[str, object] = super().score(examples, **kwargs)
         known = [example for example in examples if self._can_be_scored(example)]
         if len(known) < len(examples):
             of_known = super().score(known, **kwargs) if known else {}
