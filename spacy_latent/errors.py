@@ -155,12 +155,14 @@ def check_whole(
 
 def check_positive(name: str, or_null: bool = False, **settings: object) -> None:
     """Raise an error for the first setting that is not a finite number above 0."""
-    check_number(name, lambda number: number > 0, "a positive number", or_null, **settings)
+    check_number(name, lambda number: number > 0, "a finite number above 0", or_null, **settings)
 
 
 def check_not_negative(name: str, **settings: object) -> None:
     """Raise an error for the first setting that is not a finite number of at least 0."""
-    check_number(name, lambda number: number >= 0, "a number of at least 0", False, **settings)
+    check_number(
+        name, lambda number: number >= 0, "a finite number of at least 0", False, **settings
+    )
 
 
 def check_number(

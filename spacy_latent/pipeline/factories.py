@@ -7,7 +7,6 @@ from typing import Any
 from spacy.language import Language
 from thinc.api import Config, Model
 
-from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.trained_component import TrainedComponent
 
 # Settings of the default embedder. The default configs of components only name its architecture.
@@ -64,12 +63,8 @@ def factory_of(component: type[TrainedComponent], name: str) -> Callable[..., Tr
 
     def make(nlp: Language, name: str, model: Model, **settings: object) -> TrainedComponent:
         made = component(nlp.vocab, model, name, **settings)
-        if component.output_for_each_label and model.has_dim("nO"):
-            # Trained with another number of labels, it could be saved and not be loaded again.
-            raise LatentError(
-                f"{name}: model.nO is {model.get_dim('nO')} in the config, and the component sets "
-                "it to the number of its labels. Set model.nO to null, or leave it out."
-            )
+        if component.output_for_each_label:
+            made.configured_outputs = model.maybe_get_dim("nO")
         return made
 
     kind = Parameter.POSITIONAL_OR_KEYWORD

@@ -282,6 +282,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             labels=labels,
             positive_label=positive_label,
         )
+        self.check_outputs()
         self._begin_evidence(get_examples)
         warn_not_given(self, nlp)
 

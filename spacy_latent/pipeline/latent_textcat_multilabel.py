@@ -174,6 +174,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
             raise ValueError(Errors.E923.format(name=self.name))
         truths, _ = self._examples_to_truth(sample)
         self.model.initialize(X=[example.reference for example in sample], Y=truths)
+        self.check_outputs()
         self._begin_evidence(get_examples)
         warn_not_given(self, nlp)
 

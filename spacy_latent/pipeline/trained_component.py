@@ -42,6 +42,9 @@ class TrainedComponent(StoredComponent):
     # Whether the component gives its model an output for each label.
     output_for_each_label: ClassVar[bool] = True
 
+    # Number of outputs in the config of the model; None if the component may choose it.
+    configured_outputs: int | None = None
+
     # Keys of the warnings that were given, see tell_once.
     _warned: set[str]
     # Whether the model had a listener to ``doc.tensor`` at the last check; None before the first.
@@ -141,10 +144,25 @@ class TrainedComponent(StoredComponent):
 
         Raises:
             AssertionError: if there are no docs, as in spaCy's components.
+            LatentError: see :meth:`check_outputs`.
         """
         sample = [example.predicted for example in sample_of(get_examples())]
         assert sample, Errors.E923.format(name=self.name)
         self.model.initialize(X=[doc for doc in sample if len(doc)] or None)
+        self.check_outputs()
+
+    def check_outputs(self) -> None:
+        """Compare the outputs of the initialized model with ``nO`` in its config.
+
+        Raises:
+            LatentError: if they differ. The pipeline could be trained and saved, and not be loaded.
+        """
+        given, needed = self.configured_outputs, self.model.maybe_get_dim("nO")
+        if given is not None and given != needed:
+            raise LatentError(
+                f"{self.name}: model.nO is {given} in the config, and its labels need {needed}. "
+                "Set model.nO to null, and the component sets it to the right number."
+            )
 
     # ---------------------------------------------------------------- update()
 

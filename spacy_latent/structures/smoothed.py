@@ -249,4 +249,4 @@ def check_regularizer(name: str, regularizer: str, gamma: float) -> None:
     """Raise an error for an unknown regularizer, or for γ that is not above 0 and finite."""
     check_one_of(name, get_args(Regularizer), error=InvalidScores, regularizer=regularizer)
     if not is_number(gamma) or not 0 < gamma < math.inf:
-        raise InvalidScores(f"{name}: gamma is {gamma!r}; expected a positive number.")
+        raise InvalidScores(f"{name}: gamma is {gamma!r}; expected a finite number above 0.")

@@ -51,11 +51,17 @@ TO_TOK2VEC = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16}
 TEXTS = ["I like London " * 20, "I hate Paris", "", "Berlin is very grey", " ", "one"]
 
 
-def pipeline(name: str, tok2vec: dict[str, Any] = TOK2VEC, upstream: str = "") -> Language:
+def pipeline(
+    name: str,
+    tok2vec: dict[str, Any] = TOK2VEC,
+    upstream: str = "",
+    number: int | None = None,
+) -> Language:
     """Return a pipeline of the component.
 
     Args:
         upstream: Name of the component to whose vectors it listens.
+        number: Number of outputs in the config.
     """
     nlp = latent_pipeline() if upstream == "latent_encoder" else spacy.blank("en")
     if upstream == "tok2vec":
@@ -63,7 +69,7 @@ def pipeline(name: str, tok2vec: dict[str, Any] = TOK2VEC, upstream: str = "") -
     settings = {"annotate": "probabilities", "alternatives": 2}
     if name == "tree_spancat":
         del settings["alternatives"]
-    nlp.add_pipe(name, config={"model": {"tok2vec": tok2vec}, **settings})
+    nlp.add_pipe(name, config={"model": {"tok2vec": tok2vec, "nO": number}, **settings})
     return nlp
 
 
@@ -140,12 +146,19 @@ def test_updates_reach_every_weight(name: str) -> None:
 
 
 @EACH
-@pytest.mark.parametrize("number", [0, 5])
-def test_a_number_of_labels_in_the_config_is_refused(name: str, number: int) -> None:
-    """The component sets it. Trained with another number, it could not be loaded again."""
-    config = {"model": {"tok2vec": TOK2VEC, "nO": number}}
-    with pytest.raises(LatentError, match=f"nO is {number}"):
-        spacy.blank("en").add_pipe(name, config=config)
+def test_a_number_of_outputs_in_the_config_is_that_of_the_labels(name: str, tmp_path: Path) -> None:
+    """A component sets it. With a wrong number the trained pipeline could not be loaded again."""
+    nlp = pipeline(name)
+    initialized(nlp)
+    right = nlp.get_pipe(name).model.get_dim("nO")  # type: ignore[union-attr]
+    for number in (0, right - 1, right + 1):
+        nlp = pipeline(name, number=number)
+        with pytest.raises(LatentError, match=f"nO is {number} .* need {right}"):
+            initialized(nlp)
+    nlp = pipeline(name, number=right)
+    learn(nlp, examples(nlp), 3, initialized(nlp))
+    for loaded in stored(nlp, tmp_path):
+        check_same(loaded(TEXTS[0]), nlp(TEXTS[0]))
 
 
 @EACH
