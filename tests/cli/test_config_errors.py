@@ -327,7 +327,7 @@ def test_debug_reads_what_training_is_judged_by(written: Path) -> None:
     code, said = debug(written, train, f"--paths.dev={written / 'broken.spacy'}")
     assert (
         code == 1
-        and "evaluates training, cannot be read" in said
+        and "dev_corpus, the corpus that evaluates training, cannot be read" in said
         and "Norms of the gradients" in said
     )
 
@@ -373,7 +373,7 @@ def test_debug_says_without_a_traceback_what_spacy_train_ends_with(
 def test_debug_tells_where_a_default_is_taken_for_a_block_that_is_not_there(written: Path) -> None:
     config = load_config(written / "config.cfg", interpolate=False)
     train = f"--paths.train={written / 'train.spacy'}"
-    assert "default is taken" not in debug(written, train)[1]
+    assert "default is used" not in debug(written, train)[1]
     del config["components"]["latent_encoder"]["model"]["estimator"]
     config.to_disk(written / "config.cfg")
     code, said = debug(written, train)
