@@ -207,13 +207,14 @@ def told(found: LayerFigures, code: str) -> str:
 @pytest.mark.parametrize("docs", [15, 5000])
 def test_where_both_are_right_everywhere_nothing_can_be_told(docs: int) -> None:
     made = beside(1.0, 1.0, -3 / docs, 3 / docs, docs, differ=0)
-    assert f"both are right in all {docs} texts" in told(made, "trained-undecided")
+    said = told(made, "trained-undecided")
+    assert "undecided" in said and f": both are right in all {docs} texts" in said
     assert answer(verdicts(made)) == "Undecided" and not trivial(verdicts(made))
     assert headline_of(made) == "Undecided whether the trees help"
     room = {"before": 1.0, "after": 1.0, "docs": docs, "differ": 0}
     made = figures(**drop(0.0, -3 / docs, 3 / docs, **room))
     said = told(made, "dependence-undecided")
-    assert "depend on the trees: both are right in all" in said
+    assert "undecided whether predictions depend on the trees: both are right in all" in said
     assert not trivial(verdicts(made)) and "ignored" not in codes(made)
 
 

@@ -393,7 +393,7 @@ def test_confidences_that_became_flat_are_told(
     said = " ".join(capsys.readouterr().out.split())
     assert f"slope {slope} and shift +1.73" in said
     assert ("may add up to more than 1" in said) == warned
-    assert ("becomes 2.1" in said) == warned
+    assert ("a ratio of 100 between two odds becomes 2.1." in said) == warned
     # This message does not depend on the slope.
     assert "less probable than an alternative that has it" in said
     # The first message is true: the confidences of three equally probable labels exceed 1.

@@ -327,7 +327,7 @@ def test_debug_reads_what_training_is_judged_by(written: Path) -> None:
     code, said = debug(written, train, f"--paths.dev={written / 'broken.spacy'}")
     assert (
         code == 1
-        and "evaluates training, cannot be read" in said
+        and "dev_corpus, the corpus that evaluates training, cannot be read" in said
         and "Norms of the gradients" in said
     )
 
