@@ -192,7 +192,7 @@ def check_number(
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a real number; booleans are not."""
+    """Return whether a value is a real number, infinity or NaN; booleans are not."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
-from spacy_latent.errors import LatentError, check_whole
+from spacy_latent.errors import LatentError, check_number, check_whole
 
 # Values of the setting "annotate" of components; see LatentEncoder.
 LEVELS = ("none", "map", "probabilities")
@@ -40,9 +39,9 @@ def cfg_of(pipe: object) -> Mapping[str, Any]:
 
 def check_share(name: str, setting: str, value: object) -> None:
     """Raise LatentError unless the value is a number in [0, 1]."""
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    if not (number and 0 <= value <= 1):  # type: ignore[operator]
-        raise LatentError(f"{name}: {setting} is {value!r}; expected a number in [0, 1].")
+    check_number(
+        name, lambda share: 0 <= share <= 1, "a number in [0, 1]", False, **{setting: value}
+    )
 
 
 def check_settings(

@@ -12,6 +12,7 @@ from spacy_latent.cli.figures import in_percent
 from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, FiguresAsJson, GpuId, Limit
 from spacy_latent.cli.pipelines import is_installed, load, prepare, short_name
+from spacy_latent.errors import is_number
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.figures import OtherScore, Score
@@ -48,19 +49,15 @@ def comparison_rows(metrics: list[dict[str, Any]]) -> list[tuple[str, ...]]:
 
 def comparison(metrics: list[dict[str, Any]]) -> dict[str, list[float]]:
     """Return the plain scores that every evaluation has, by name, with the speed last."""
-    shared = [key for key in metrics[0] if all(_is_number(m.get(key)) for m in metrics)]
+    shared = [key for key in metrics[0] if all(is_number(m.get(key)) for m in metrics)]
     shared.sort(key=lambda key: (key == SPEED, key))
     return {key: [m[key] for m in metrics] for key in shared}
 
 
 def missing_scores(metrics: list[dict[str, Any]]) -> list[str]:
     """Return the names of the plain scores that some evaluations have and others lack."""
-    names = dict.fromkeys(key for each in metrics for key in each if _is_number(each[key]))
-    return [key for key in names if not all(_is_number(each.get(key)) for each in metrics)]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    names = dict.fromkeys(key for each in metrics for key in each if is_number(each[key]))
+    return [key for key in names if not all(is_number(each.get(key)) for each in metrics)]
 
 
 def main(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Real
-
 from spacy_latent.analysis.calibration import NOTHING_OUTSIDE
 from spacy_latent.analysis.judged_entities import JudgedEntities
 from spacy_latent.analysis.precision_bound import (
@@ -26,7 +24,7 @@ from spacy_latent.analysis.thresholds import (
     precisions,
     threshold_for,
 )
-from spacy_latent.errors import LatentError, number_of, plural
+from spacy_latent.errors import LatentError, is_number, number_of, plural
 
 
 def check_precision(name: str, precision: object, point_estimate: bool) -> None:
@@ -35,7 +33,7 @@ def check_precision(name: str, precision: object, point_estimate: bool) -> None:
     Args:
         point_estimate: whether the precision is of the calibration texts alone. Then it may be 1.
     """
-    if is_real(precision):
+    if is_number(precision):
         share = float(precision)  # type: ignore[arg-type]
         if 0 < share < 1 or (point_estimate and share == 1):
             return
@@ -54,7 +52,7 @@ def checked_coverage(coverage: object) -> float | None:
     """
     if coverage is None:
         return None
-    if is_real(coverage) and 0 < float(coverage) < 1:  # type: ignore[arg-type]
+    if is_number(coverage) and 0 < float(coverage) < 1:  # type: ignore[arg-type]
         return float(coverage)  # type: ignore[arg-type]
     raise LatentError(f"calibrate: coverage is {coverage!r}; expected a number between 0 and 1.")
 
@@ -71,7 +69,7 @@ def precise_threshold(
         found: predictions of the calibration texts with their calibrated probabilities.
     """
     check_precision("The precision", precision, point_estimate=confidence is None)
-    if confidence is not None and not (is_real(confidence) and 0 < confidence < 1):
+    if confidence is not None and not (is_number(confidence) and 0 < confidence < 1):
         raise LatentError(
             f"The confidence is {confidence!r}; expected a number between 0 and 1, or "
             "None for a point estimate."
@@ -166,8 +164,3 @@ def _point_estimate(found: JudgedEntities, precision: float, few: bool) -> Thres
             "all the same, give --few, in Python few=True."
         )
     return least
-
-
-def is_real(value: object) -> bool:
-    """Return whether a value is a real number, infinity or NaN; booleans are not."""
-    return isinstance(value, Real) and not isinstance(value, bool)
