@@ -43,7 +43,7 @@ def check_output(path: Path | None, *read: str | Path) -> None:
     if path is None:
         return
     if str(path) == "-":
-        fail("- is no file, and standard output is taken", "Give the name of a file.")
+        fail("The output is -, and this command writes only to files", "Give the name of a file.")
     if any(path.is_file() and Path(one).is_file() and path.samefile(one) for one in read):
         fail(f"{path} is read, and would be overwritten", "Give another name.")
     if path.is_dir():

@@ -181,7 +181,8 @@ def compatible_layers(structure: Structure, estimator: Estimator) -> tuple[str, 
 def _class(part: object) -> Any:
     """Return the class of a module, or the class that its builder will call.
 
-    Return None for any other builder. Its parts are not checked.
+    For any other builder, such as a function, return the class of the builder itself, which has no
+    parts to check.
     """
     called = part.func if isinstance(part, partial) else part
     return called if isinstance(called, type) else type(called)
