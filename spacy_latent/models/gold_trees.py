@@ -13,7 +13,7 @@ from spacy.strings import get_string_id
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from spacy_latent.annotations.heads import known_heads
+from spacy_latent.annotations.heads import known_heads, some_starts
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.sentences import Bounds, bounds, find_sentences, set_sentences
 
@@ -48,7 +48,8 @@ def read_gold(
 
     If the reference has all heads, or sentence starts and no heads, its sentences are taken. If it
     has some heads, the starts are those of :func:`_starts_of_whole_trees`, not the starts that
-    spaCy derives. The spans of sentences are then those that are set on the prediction.
+    spaCy derives. If it has no heads and some starts, these are taken, see :func:`some_starts`. In
+    both cases the spans of sentences are those that are set on the prediction.
 
     The label "ROOT" of a word that has a head counts as not known, with a warning.
 
@@ -72,12 +73,15 @@ def read_gold(
     heads[matched] = np.where(gold_heads >= 0, to_own[gold_heads], -1)
     starts = np.full(len(predicted), -1)
     whole = worded.all() or not (worded.any() or derived)
-    if reference.has_annotation("SENT_START") and whole:
+    some = None if not whole else some_starts(reference)
+    if reference.has_annotation("SENT_START") and whole and some is None:
         starts = _starts(example, _at_words(known[:, 1] == 1, spaces_of_reference))
         spans = bounds(starts == 1, np.full(len(predicted), -np.inf), max_length)
     else:
         if worded.any():
             starts = _starts(example, _starts_of_part(own_heads, ~spaces_of_reference))
+        elif some is not None:
+            starts = _starts(example, _some_at_words(some, spaces_of_reference))
         spans = find_sentences(predicted, np.where(starts == 1, 1.0, -np.inf), max_length)
         _forget_roots(heads, spans)
     spaces = predicted.to_array(IS_SPACE).astype(bool)
@@ -139,6 +143,11 @@ def _at_words(starts: np.ndarray, spaces: np.ndarray) -> np.ndarray:
     # The first token is a start already.
     moved[words[following[(following > 0) & (following < len(words))]]] = True
     return moved
+
+
+def _some_at_words(given: np.ndarray, spaces: np.ndarray) -> np.ndarray:
+    """Return the sentence starts of :func:`some_starts`: 1, 0, or −1 if unknown, ``(n,)``."""
+    return np.where(_at_words(given == 1, spaces), 1, np.where(given == -1, 0, -1))
 
 
 def _forget_roots(heads: np.ndarray, spans: Bounds) -> None:

@@ -14,7 +14,7 @@ from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer, set_dropout_rate
 
 from spacy_latent import annotations
-from spacy_latent.annotations.heads import known_heads
+from spacy_latent.annotations.heads import known_heads, some_starts
 from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
 from spacy_latent.pipeline.factories import default_config, factory_of
@@ -256,6 +256,7 @@ class LatentParser(LabelledComponent[ParseCalibration]):
         spaCy's scorer takes the places of such words in one text as places without heads in all
         later texts. The attachment scores are therefore computed on one long text. Sentences are
         scored in texts with all heads or none, because spaCy derives wrong starts from some heads.
+        Texts with some sentence starts are left out, too.
         """
         examples = list(examples)
         scores: dict[str, object] = super().score(examples, **kwargs)
@@ -271,7 +272,11 @@ class LatentParser(LabelledComponent[ParseCalibration]):
         if joined[0] is not None and joined[1] is not None:
             of_heads = super().score([Example(joined[0], joined[1])], **kwargs)
             scores.update({key: of_heads[key] for key in ATTACHMENT if key in of_heads})
-        whole = [e for e, own in zip(examples, heads) if (own >= 0).all() or (own < 0).all()]
+        whole = [
+            example
+            for example, own in zip(examples, heads)
+            if (own >= 0).all() or ((own < 0).all() and some_starts(example.reference) is None)
+        ]
         of_starts = super().score(whole, **kwargs)
         scores.update({key: of_starts[key] for key in SENTENCES if key in of_starts})
         return scores
