@@ -13,6 +13,7 @@ from spacy.strings import get_string_id
 from spacy.tokens import Doc
 from spacy.training import Example
 
+from spacy_latent.annotations.aligned_heads import counterparts
 from spacy_latent.annotations.heads import known_heads, some_starts
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.sentences import Bounds, bounds, find_sentences, set_sentences
@@ -103,35 +104,6 @@ def nothing_known(doc: Doc, max_length: int) -> GoldTrees:
     """Return the sentences set on a doc with tokens, with heads, labels and starts unknown."""
     unknown = np.full(len(doc), -1)
     return GoldTrees(set_sentences(doc, max_length), unknown, unknown, unknown)
-
-
-def same_tokens(example: Example) -> bool:
-    """Return whether reference and prediction have the same tokens."""
-    ours, theirs = (doc.to_array("ORTH") for doc in (example.predicted, example.reference))
-    return np.array_equal(ours, theirs)
-
-
-def counterparts(example: Example) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens of prediction and reference that correspond.
-
-    Returns:
-        For each token of the prediction, the position of the identical token of the reference,
-        ``(n,)``. For each token of the reference, the position of the token of the prediction that
-        contains it, ``(m,)``. Both are −1 without such a token.
-    """
-    reference, predicted = example.reference, example.predicted
-    if same_tokens(example):
-        place = np.arange(len(predicted))
-        return place, place
-    to_gold, to_own = example.alignment.x2y, example.alignment.y2x
-    own = np.array([_only(to_own[j]) for j in range(len(reference))], dtype="int64")
-    gold = np.array([_only(to_gold[i]) for i in range(len(predicted))], dtype="int64")
-    single = np.where(gold >= 0, own[gold] >= 0, False)
-    return np.where(single, gold, -1), own
-
-
-def _only(aligned: np.ndarray) -> int:
-    return int(aligned[0]) if len(aligned) == 1 else -1
 
 
 def _at_words(starts: np.ndarray, spaces: np.ndarray) -> np.ndarray:
