@@ -74,7 +74,7 @@ class Supervision:
                 allowed[b] = torch.from_numpy(known[1])
                 continue
             try:
-                array = torch.as_tensor(structure.encode(gold, length))
+                array = torch.as_tensor(structure.encode_for(gold, length, z.shape[1:]))
             except ValueError:
                 self.left_out += 1
                 continue
