@@ -52,6 +52,8 @@ hidden_width = 64
 """
 # Labels of roots and of white space, as in spaCy's parser.
 ROOT, OTHER = "ROOT", "dep"
+# Label that spaCy's scorer leaves out.
+PUNCTUATION = "punct"
 ATTACHMENT = "dep_uas", "dep_las", "dep_las_per_type"
 SENTENCES = "sents_p", "sents_r", "sents_f"
 
@@ -254,7 +256,8 @@ class LatentParser(LabelledComponent[ParseCalibration]):
         """Score parses; words of references without a head do not count.
 
         spaCy's scorer takes the places of such words in one text as places without heads in all
-        later texts. The attachment scores are therefore computed on one long text. Sentences are
+        later texts, and tokens that join such words as wrong. The attachment scores are therefore
+        computed on one long text, in which such tokens are labelled as punctuation. Sentences are
         scored in texts with all heads or none, because spaCy derives wrong starts from some heads.
         Texts with some sentence starts are left out, too.
         """
@@ -270,7 +273,9 @@ class LatentParser(LabelledComponent[ParseCalibration]):
         join: Any = Doc.from_docs
         joined = [join(docs, exclude=["spans", "user_data"]) for docs in sides]
         if joined[0] is not None and joined[1] is not None:
-            of_heads = super().score([Example(joined[0], joined[1])], **kwargs)
+            whole_text = Example(joined[0], joined[1])
+            _leave_out_unknown(whole_text)
+            of_heads = super().score([whole_text], **kwargs)
             scores.update({key: of_heads[key] for key in ATTACHMENT if key in of_heads})
         whole = [
             example
@@ -350,6 +355,14 @@ def _labels_of(examples: Iterable[Example]) -> list[str]:
             reference.vocab.strings[int(label)] for label in np.unique(labels[known & words])
         )
     return sorted(found)
+
+
+def _leave_out_unknown(example: Example) -> None:
+    """Label predicted tokens as punctuation if they join words of the reference without heads."""
+    unknown, to_gold = known_heads(example.reference)[0] < 0, example.alignment.x2y
+    for i in np.flatnonzero(to_gold.lengths > 1).tolist():
+        if unknown[to_gold[i]].all():
+            example.predicted[i].dep_ = PUNCTUATION
 
 
 def _heads_of_words(doc: Doc) -> np.ndarray:

@@ -443,6 +443,33 @@ def test_words_of_references_without_heads_do_not_count_in_scores(nlp: Language)
     assert scores([some[0], wrong, *some[2:]])["dep_uas"] == pytest.approx(1 - 1 / known)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_tokens_that_join_words_without_heads_do_not_count_in_scores(
+    nlp: Language, known: bool
+) -> None:
+    """The prediction has one token for "can" and "not", and the reference may know other heads."""
+    words = ["She", "can", "not", "see", "him"]
+    heads: list[int | None] = [3, None, None, 3, 3] if known else [None] * 5
+    deps = ["nsubj", "", "", "ROOT", "dobj"] if known else [""] * 5
+    spaces = [True, False, True, True, False]
+    reference = Doc(nlp.vocab, words=words, spaces=spaces, heads=heads, deps=deps)
+    words, deps = ["She", "cannot", "see", "him"], ["nsubj", "aux", "ROOT", "dobj"]
+    predicted = Doc(nlp.vocab, words=words, heads=[2, 2, 2, 2], deps=deps)
+    before = [token.dep_ for token in predicted]
+    whole = nlp(PARSED[0][0])
+    parser = parser_of(nlp)
+
+    def scores(*examples: Example) -> list[Any]:
+        found = parser.score(examples)
+        return [found["dep_uas"], found["dep_las"]]
+
+    partly = Example(predicted, reference)
+    assert scores(Example(whole, whole), partly) == [1.0, 1.0]
+    assert scores(partly) == ([1.0, 1.0] if known else [None, None])
+    # The prediction itself stays as it is.
+    assert [token.dep_ for token in predicted] == before
+
+
 def test_whole_trees_that_meet_teach_starts_beside_sentences_without_heads() -> None:
     made = pipeline()
     rng = np.random.default_rng(0)
