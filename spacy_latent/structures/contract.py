@@ -247,7 +247,9 @@ class StructureContract(Staged, ABC):
         z[tuple(np.asarray(gold, dtype="int64").reshape(-1, self.part_axes).T)] = 1.0
         return z
 
-    def encode_for(self, gold: np.ndarray, length: Any, parts: Sequence[int]) -> np.ndarray:
+    def encode_for(
+        self, gold: np.ndarray, length: int | Sequence[int], parts: Sequence[int]
+    ) -> np.ndarray:
         """Return :meth:`encode` of an annotation for scores whose parts have these sizes.
 
         A structure whose annotations do not determine the sizes, such as the number of tags,

@@ -347,7 +347,9 @@ class FactorGraph(Structure):
     def encode(self, gold: np.ndarray, length: int | Sequence[int] | np.ndarray) -> np.ndarray:
         return self.first.encode(gold, length)
 
-    def encode_for(self, gold: np.ndarray, length: Any, parts: Sequence[int]) -> np.ndarray:
+    def encode_for(
+        self, gold: np.ndarray, length: int | Sequence[int], parts: Sequence[int]
+    ) -> np.ndarray:
         return self.first.encode_for(gold, length, parts)
 
 

@@ -145,8 +145,10 @@ class LinearChain(ChainOfTags):
         z[np.arange(length), np.concatenate([[0], tags[:-1]])[:length], tags] = 1.0
         return z
 
-    def encode_for(self, gold: np.ndarray, length: int, parts: Sequence[int]) -> np.ndarray:
-        return self.encode(gold, length, num_tags=parts[-1])
+    def encode_for(
+        self, gold: np.ndarray, length: int | Sequence[int], parts: Sequence[int]
+    ) -> np.ndarray:
+        return self.encode(gold, int(np.sum(length)), num_tags=parts[-1])
 
 
 def check_tags(name: str, gold: np.ndarray, length: int, num_tags: int | None) -> None:

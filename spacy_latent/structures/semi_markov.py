@@ -128,9 +128,11 @@ class SemiMarkov(TagSequence):
         z[segments[:, 0], spans - 1, segments[:, 2]] = 1.0
         return z
 
-    def encode_for(self, gold: np.ndarray, length: int, parts: Sequence[int]) -> np.ndarray:
+    def encode_for(
+        self, gold: np.ndarray, length: int | Sequence[int], parts: Sequence[int]
+    ) -> np.ndarray:
         _, longest, labels = parts
-        return self.encode(gold, length, num_tags=labels, max_length=longest)
+        return self.encode(gold, int(np.sum(length)), num_tags=labels, max_length=longest)
 
     def _options(self, scores: Tensor) -> list[int]:
         return [scores.shape[2]]
