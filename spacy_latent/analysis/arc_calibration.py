@@ -11,6 +11,7 @@ from spacy.attrs import IS_SPACE, SENT_START
 from spacy.training import Example
 
 from spacy_latent.analysis.judged_entities import JudgedEntities
+from spacy_latent.annotations.aligned_heads import aligned_heads
 from spacy_latent.annotations.heads import known_heads
 from spacy_latent.annotations.span_structure import probability_of_parts
 
@@ -26,20 +27,10 @@ def gold_arcs(example: Example) -> tuple[np.ndarray, list[str]]:
         Positions of heads in the doc, ``(n,)`` int64, and labels. A root is its own head. The head
         is −1 if it is not known, and for white space, which a parser attaches without a choice.
     """
-    words = range(len(example.predicted))
-    if not example.reference.has_annotation("HEAD"):
-        return np.full(len(words), -1), [""] * len(words)
-    heads, labels = example.get_aligned_parse(projectivize=False)
-    # spaCy treats a word without a head as a root.
-    unknown = known_heads(example.reference)[0] < 0
-    counterparts = example.alignment.x2y
-    found = [
-        -1
-        if heads[i] is None or example.predicted[i].is_space or unknown[counterparts[i]].any()
-        else int(heads[i])
-        for i in words
-    ]
-    return np.array(found, dtype="int64"), [label or "" for label in labels]
+    heads, labels = aligned_heads(example)
+    heads[example.predicted.to_array(IS_SPACE) != 0] = -1
+    strings = example.reference.vocab.strings
+    return heads, [strings[label] if label else "" for label in labels.tolist()]
 
 
 def gold_sentences(example: Example) -> np.ndarray | None:

@@ -15,6 +15,7 @@ from spacy.training import Example
 from spacy_latent.analysis.judged_entities import MISSING
 from spacy_latent.analysis.resampling import Value, accuracy, f_score
 from spacy_latent.annotations import annotated_labels
+from spacy_latent.annotations.aligned_heads import aligned_heads
 from spacy_latent.annotations.settings import cfg_of
 
 
@@ -263,12 +264,11 @@ def _parse(pipe: Any, examples: Sequence[Example]) -> Measure | None:
         return None
 
     def count(example: Example) -> Sequence[float]:
-        heads, relations = example.get_aligned_parse(projectivize=False)
+        heads, labels = (each.tolist() for each in aligned_heads(example))
         known = [
-            (token.head.i == head and token.dep_ == relation)
-            for token, head, relation in zip(example.predicted, heads, relations)
-            # CoNLL-U writes "_" for an unknown label.
-            if head is not None and relation not in ("", "_")
+            (token.head.i == head and token.dep == label)
+            for token, head, label in zip(example.predicted, heads, labels)
+            if head >= 0 and label
         ]
         return sum(known), len(known)
 

@@ -1,11 +1,11 @@
-"""Annotated heads of a doc, with unknown heads left unknown."""
+"""Annotated heads and sentence starts of a doc, with unknown ones left unknown."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from spacy.attrs import DEP, HEAD
+from spacy.attrs import DEP, HEAD, IS_SPACE, SENT_START
 from spacy.strings import get_string_id
 from spacy.tokens import Doc
 
@@ -28,6 +28,23 @@ def known_heads(doc: Doc) -> tuple[np.ndarray, np.ndarray]:
     unknown = (labels == 0) | ((labels == UNKNOWN) & (heads == place))
     labels[labels == UNKNOWN] = 0
     return np.where(unknown, -1, heads), labels
+
+
+def some_starts(doc: Doc) -> np.ndarray | None:
+    """Return the annotation of sentence starts if only some tokens have it, ``(n,)`` int64.
+
+    If no token is annotated as a non-start, other tokens without annotation count as non-starts, as
+    in spaCy. Docs whose starts follow from heads have all of them.
+
+    Returns:
+        1 for a start, −1 for a non-start and 0 for a word or white space without annotation; None
+        if the annotation of the words is complete in this sense, or if there is none.
+    """
+    given: Any = doc.to_array([SENT_START, IS_SPACE]).view("int64")
+    starts = given[:, 0]
+    if not (starts == -1).any() or not ((starts == 0) & (given[:, 1] == 0)).any():
+        return None
+    return starts
 
 
 def crossing(heads: np.ndarray) -> np.ndarray:

@@ -141,9 +141,12 @@ def control_rows(corpus: Path) -> list[Row]:
     for name, control in ALIGNMENT_CONTROLS.items() if docs else ():
         found = []
         for doc, _ in docs:
-            first, second = (doc.spans[key][0] for key in (FIRST, SECOND))
+            # The group of an empty text is empty.
+            first, second = (
+                [t for text in doc.spans[key] for t in text] for key in (FIRST, SECOND)
+            )
             links = control([t.text for t in first], [t.text for t in second])
-            found.append([(first.start + i, second.start + j) for i, j in links])
+            found.append([(first[i].i, second[j].i) for i, j in links])
         scores = alignment_scores(found, *zip(*(gold for _, gold in docs)))
         rows.append({"name": name, **vars(scores), "links": found})
     return rows

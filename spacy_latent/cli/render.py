@@ -234,13 +234,14 @@ def agreement(docs: list[Doc], trees: list[Doc], component: str | None) -> Marku
     It has the trees of each component, and controls without a model.
     """
     from spacy_latent.analysis import CONTROLS, attachment, control_trees
+    from spacy_latent.annotations.heads import known_heads
     from spacy_latent.kinds import find_kind
     from spacy_latent.visualize.figure_table import FigureRow, figure_table
     from spacy_latent.visualize.page import NOTHING
 
     names = [component] if component else list(dict.fromkeys(n for d in docs for n in d._.latent))
     gold = [[token.head.i for token in doc] for doc in trees]
-    counted = [[token.has_head() for token in doc] for doc in trees]
+    counted = [known_heads(doc)[0] >= 0 for doc in trees]
 
     def share(heads: Any) -> list[tuple[str, str]]:
         return [(f"{attachment(heads, gold, counted):.1%}", "")]

@@ -193,8 +193,7 @@ def _labels(
         warnings.warn(
             f"{path}: {len(without)} of {number_of(count, 'pair')} have no label under "
             f"{label!r}, first in line {without[0]}. Only a model with evidence learns from "
-            "them. If classes exclude each other, spaCy's scores count such a pair as wrong: "
-            "leave these pairs out of a development corpus.",
+            "them. Scores of latent_textcat leave them out; spaCy's textcat counts each as wrong.",
             LatentWarning,
             stacklevel=2,
         )

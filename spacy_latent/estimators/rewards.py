@@ -100,7 +100,8 @@ def _agreement(structure: Structure, z: Tensor, length: int, gold: np.ndarray) -
         wrong = torch.where(torch.as_tensor(allowed, device=z.device), 0.0, z).sum(axes)
         return 1 - wrong / tokens
     try:
-        encoded = torch.as_tensor(structure.encode(gold, length), device="cpu")
+        made = structure.encode_for(gold, length, z.shape[1:])
+        encoded = torch.as_tensor(made, device="cpu")
     except ValueError:
         return z.new_zeros(len(z))
     whole = z.new_zeros(z.shape[1:])

@@ -10,6 +10,7 @@ from spacy.training import Example
 
 from spacy_latent.analysis.reference_check import is_annotated
 from spacy_latent.annotations import annotated_labels, rejected_key
+from spacy_latent.annotations.aligned_heads import counterparts
 from spacy_latent.annotations.heads import known_heads
 from spacy_latent.annotations.settings import cfg_of
 from spacy_latent.errors import number_of
@@ -64,8 +65,6 @@ def about_other_tokens(
     nlp: Language, examples: Sequence[Example], frozen: Container[str]
 ) -> Iterable[Diagnostic]:
     """Yield a diagnostic about heads that are lost, since the pipeline tokenizes differently."""
-    from spacy_latent.models.gold_trees import counterparts
-
     learning = [name for name, pipe in nlp.pipeline if name not in frozen and _learns_heads(pipe)]
     if not learning:
         return

@@ -25,9 +25,8 @@ from spacy_latent.analysis.alignments import SURE, links_of
 from spacy_latent.analysis.figures import Interval, ReferenceFigures, Relation
 from spacy_latent.analysis.resampling import Value, accuracy, f_score
 from spacy_latent.annotations import SpanStructure
-from spacy_latent.annotations.heads import known_heads
+from spacy_latent.annotations.aligned_heads import aligned_heads, same_tokens
 from spacy_latent.kinds import PARTS, complete_kind
-from spacy_latent.models.gold_trees import same_tokens
 
 # Names of measures in the figures, if they differ from the names elsewhere.
 DIRECTED = {"attachment": "directed"}
@@ -293,10 +292,4 @@ def predicted_heads(example: Example) -> np.ndarray | None:
     """Return the heads of the reference at the predicted tokens, −1 if they are unknown."""
     if not len(example.predicted) or not example.reference.has_annotation("HEAD"):
         return None
-    found, _ = example.get_aligned_parse(projectivize=False)
-    # spaCy takes a word without a head for a root.
-    unknown, place = known_heads(example.reference)[0] < 0, example.alignment.x2y
-    return np.array(
-        [-1 if head is None or unknown[place[i]].any() else head for i, head in enumerate(found)],
-        dtype="int64",
-    )
+    return aligned_heads(example)[0]

@@ -66,8 +66,8 @@ class ScoreFit:
         self.size = sum(len(group.docs) for group in groups)
         places = [place for group in groups for place in group.docs]
         self.order = torch.tensor(places).argsort()
-        # Docs that do not count have a loss of 0, and are left out of means.
-        self.counted = self._in_order([group.counts > 0 for group in groups])
+        # Docs that do not count or lack annotation have a loss of 0, and are left out of means.
+        self.counted = self._in_order([(group.counts > 0) & _told(group) for group in groups])
         self.begins = beginning_tags((len(tags) - 1) // 4).double()
 
     def losses(self, point: Tensor) -> Tensor:
@@ -166,6 +166,11 @@ class ScoreFit:
         with torch.no_grad():
             mean_losses["calibrated"] = float(self.losses(point)[self.counted].mean())
         return point, mean_losses
+
+
+def _told(group: ScoredDocs) -> Tensor:
+    """Return which docs have annotation that rules out some tag, ``(B,)`` bool."""
+    return (~group.allowed & ~group.scores.isneginf()).flatten(1).any(1)
 
 
 def feasible(

@@ -13,7 +13,8 @@ from spacy.strings import get_string_id
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from spacy_latent.annotations.heads import known_heads
+from spacy_latent.annotations.aligned_heads import counterparts
+from spacy_latent.annotations.heads import known_heads, some_starts
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.sentences import Bounds, bounds, find_sentences, set_sentences
 
@@ -48,7 +49,8 @@ def read_gold(
 
     If the reference has all heads, or sentence starts and no heads, its sentences are taken. If it
     has some heads, the starts are those of :func:`_starts_of_whole_trees`, not the starts that
-    spaCy derives. The spans of sentences are then those that are set on the prediction.
+    spaCy derives. If it has no heads and some starts, these are taken, see :func:`some_starts`. In
+    both cases the spans of sentences are those that are set on the prediction.
 
     The label "ROOT" of a word that has a head counts as not known, with a warning.
 
@@ -72,12 +74,15 @@ def read_gold(
     heads[matched] = np.where(gold_heads >= 0, to_own[gold_heads], -1)
     starts = np.full(len(predicted), -1)
     whole = worded.all() or not (worded.any() or derived)
-    if reference.has_annotation("SENT_START") and whole:
+    some = None if not whole else some_starts(reference)
+    if reference.has_annotation("SENT_START") and whole and some is None:
         starts = _starts(example, _at_words(known[:, 1] == 1, spaces_of_reference))
         spans = bounds(starts == 1, np.full(len(predicted), -np.inf), max_length)
     else:
         if worded.any():
             starts = _starts(example, _starts_of_part(own_heads, ~spaces_of_reference))
+        elif some is not None:
+            starts = _starts(example, _some_at_words(some, spaces_of_reference))
         spans = find_sentences(predicted, np.where(starts == 1, 1.0, -np.inf), max_length)
         _forget_roots(heads, spans)
     spaces = predicted.to_array(IS_SPACE).astype(bool)
@@ -101,35 +106,6 @@ def nothing_known(doc: Doc, max_length: int) -> GoldTrees:
     return GoldTrees(set_sentences(doc, max_length), unknown, unknown, unknown)
 
 
-def same_tokens(example: Example) -> bool:
-    """Return whether reference and prediction have the same tokens."""
-    ours, theirs = (doc.to_array("ORTH") for doc in (example.predicted, example.reference))
-    return np.array_equal(ours, theirs)
-
-
-def counterparts(example: Example) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens of prediction and reference that correspond.
-
-    Returns:
-        For each token of the prediction, the position of the identical token of the reference,
-        ``(n,)``. For each token of the reference, the position of the token of the prediction that
-        contains it, ``(m,)``. Both are −1 without such a token.
-    """
-    reference, predicted = example.reference, example.predicted
-    if same_tokens(example):
-        place = np.arange(len(predicted))
-        return place, place
-    to_gold, to_own = example.alignment.x2y, example.alignment.y2x
-    own = np.array([_only(to_own[j]) for j in range(len(reference))], dtype="int64")
-    gold = np.array([_only(to_gold[i]) for i in range(len(predicted))], dtype="int64")
-    single = np.where(gold >= 0, own[gold] >= 0, False)
-    return np.where(single, gold, -1), own
-
-
-def _only(aligned: np.ndarray) -> int:
-    return int(aligned[0]) if len(aligned) == 1 else -1
-
-
 def _at_words(starts: np.ndarray, spaces: np.ndarray) -> np.ndarray:
     """Move starts of sentences, except the first, from white space to the next word."""
     words, given = np.flatnonzero(~spaces), np.flatnonzero(starts)
@@ -139,6 +115,11 @@ def _at_words(starts: np.ndarray, spaces: np.ndarray) -> np.ndarray:
     # The first token is a start already.
     moved[words[following[(following > 0) & (following < len(words))]]] = True
     return moved
+
+
+def _some_at_words(given: np.ndarray, spaces: np.ndarray) -> np.ndarray:
+    """Return the sentence starts of :func:`some_starts`: 1, 0, or −1 if unknown, ``(n,)``."""
+    return np.where(_at_words(given == 1, spaces), 1, np.where(given == -1, 0, -1))
 
 
 def _forget_roots(heads: np.ndarray, spans: Bounds) -> None:

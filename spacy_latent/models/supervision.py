@@ -10,13 +10,13 @@ import torch
 from spacy.training import Example
 from torch import Tensor
 
-from spacy_latent.annotations.heads import crossing, known_heads
+from spacy_latent.annotations.aligned_heads import aligned_heads, same_tokens
+from spacy_latent.annotations.heads import crossing
 from spacy_latent.errors import InfeasibleError, LatentError, number_of
 from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.noise import draw_noise
 from spacy_latent.kinds import complete_kind, find_kind
 from spacy_latent.layers.latent_layer import LatentLayer
-from spacy_latent.models.gold_trees import same_tokens
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.fenchel_young import structured_loss
 
@@ -74,7 +74,7 @@ class Supervision:
                 allowed[b] = torch.from_numpy(known[1])
                 continue
             try:
-                array = torch.as_tensor(structure.encode(gold, length))
+                array = torch.as_tensor(structure.encode_for(gold, length, z.shape[1:]))
             except ValueError:
                 self.left_out += 1
                 continue
@@ -231,20 +231,7 @@ def _annotated(
 
 def _heads(example: Example) -> np.ndarray | None:
     """Return heads of the prediction's tokens, −1 if not known; None without reference heads."""
-    reference, predicted = example.reference, example.predicted
-    if not reference.has_annotation("HEAD"):
-        return None
-    heads, _ = known_heads(reference)
-    if same_tokens(example):
-        return heads
-    to_gold, to_own = example.alignment.x2y, example.alignment.y2x
-    own = np.full(len(predicted), -1)
-    for i in range(len(own)):
-        aligned = to_gold[i]
-        if len(aligned) == 1 and to_own.lengths[aligned[0]] == 1 and heads[aligned[0]] >= 0:
-            head = to_own[int(heads[aligned[0]])]
-            own[i] = head[0] if len(head) == 1 else -1
-    return own
+    return aligned_heads(example)[0] if example.reference.has_annotation("HEAD") else None
 
 
 def _within(heads: np.ndarray | None, start: int, end: int) -> np.ndarray | None:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from spacy.attrs import ENT_IOB
 from spacy.tokens import Span
 from spacy.training import Example, remove_bilu_prefix
 
 from spacy_latent.annotations import aligned_spans, rejected_key
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.pipeline.entity_evidence import EvidenceReader, unknown_label
+from spacy_latent.pipeline.evidence_survey import MISSING
 from spacy_latent.pipeline.open_tags import (
     BOUNDING,
     CROSSING,
@@ -69,7 +71,8 @@ class EntityGold:
 
         place = {tag: i for i, tag in enumerate(self.tags)}
         allowed = torch.zeros(len(example.predicted), len(self.tags), dtype=torch.bool)
-        for i, tag in enumerate(example.get_aligned_ner()):
+        spaces = starts_and_spaces(example.predicted)[1]
+        for i, tag in enumerate(_with_unknown_spaces(example, spaces)):
             if tag is None or tag == "-":
                 allowed[i] = True
             elif tag in place:
@@ -78,7 +81,6 @@ class EntityGold:
                 source = f"{self.name}: an entity of {example.reference.text[:60]!r}"
                 raise LatentError(unknown_label(source, remove_bilu_prefix(tag), self.labels))
         reader.open_labels(allowed.numpy(), example)
-        spaces = starts_and_spaces(example.predicted)[1]
         if spaces.any():
             # Predictions never begin or end with white space, so such entities must not satisfy a
             # flag. A token of an annotated entity cannot be outside, so it keeps its tag.
@@ -219,3 +221,23 @@ class EntityGold:
                 LatentWarning,
                 stacklevel=3,
             )
+
+
+def _with_unknown_spaces(example: Example, spaces: np.ndarray) -> list[str | None]:
+    """Return the BILUO tags of the reference at the predicted tokens, None or "-" if unknown.
+
+    spaCy takes white space without annotation for outside. If the words around it are not annotated
+    either, it may be inside of an entity, as a line break in a name.
+
+    Args:
+        spaces: mask of the white space of the predicted doc, ``(n,)`` bool.
+    """
+    tags: list[str | None] = [*example.get_aligned_ner()]
+    missing = example.reference.to_array(ENT_IOB) == MISSING
+    if spaces.any() and missing.any():
+        # x2y is computed at each access.
+        to_gold = example.alignment.x2y
+        for i in np.flatnonzero(spaces).tolist():
+            if tags[i] == "O" and missing[to_gold[i]].all():
+                tags[i] = None
+    return tags

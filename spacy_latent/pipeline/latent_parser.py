@@ -14,7 +14,7 @@ from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer, set_dropout_rate
 
 from spacy_latent import annotations
-from spacy_latent.annotations.heads import known_heads
+from spacy_latent.annotations.heads import known_heads, some_starts
 from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
 from spacy_latent.pipeline.factories import default_config, factory_of
@@ -52,6 +52,8 @@ hidden_width = 64
 """
 # Labels of roots and of white space, as in spaCy's parser.
 ROOT, OTHER = "ROOT", "dep"
+# Label that spaCy's scorer leaves out.
+PUNCTUATION = "punct"
 ATTACHMENT = "dep_uas", "dep_las", "dep_las_per_type"
 SENTENCES = "sents_p", "sents_r", "sents_f"
 
@@ -254,8 +256,10 @@ class LatentParser(LabelledComponent[ParseCalibration]):
         """Score parses; words of references without a head do not count.
 
         spaCy's scorer takes the places of such words in one text as places without heads in all
-        later texts. The attachment scores are therefore computed on one long text. Sentences are
+        later texts, and tokens that join such words as wrong. The attachment scores are therefore
+        computed on one long text, in which such tokens are labelled as punctuation. Sentences are
         scored in texts with all heads or none, because spaCy derives wrong starts from some heads.
+        Texts with some sentence starts are left out, too.
         """
         examples = list(examples)
         scores: dict[str, object] = super().score(examples, **kwargs)
@@ -269,9 +273,15 @@ class LatentParser(LabelledComponent[ParseCalibration]):
         join: Any = Doc.from_docs
         joined = [join(docs, exclude=["spans", "user_data"]) for docs in sides]
         if joined[0] is not None and joined[1] is not None:
-            of_heads = super().score([Example(joined[0], joined[1])], **kwargs)
+            whole_text = Example(joined[0], joined[1])
+            _leave_out_unknown(whole_text)
+            of_heads = super().score([whole_text], **kwargs)
             scores.update({key: of_heads[key] for key in ATTACHMENT if key in of_heads})
-        whole = [e for e, own in zip(examples, heads) if (own >= 0).all() or (own < 0).all()]
+        whole = [
+            example
+            for example, own in zip(examples, heads)
+            if (own >= 0).all() or ((own < 0).all() and some_starts(example.reference) is None)
+        ]
         of_starts = super().score(whole, **kwargs)
         scores.update({key: of_starts[key] for key in SENTENCES if key in of_starts})
         return scores
@@ -345,6 +355,14 @@ def _labels_of(examples: Iterable[Example]) -> list[str]:
             reference.vocab.strings[int(label)] for label in np.unique(labels[known & words])
         )
     return sorted(found)
+
+
+def _leave_out_unknown(example: Example) -> None:
+    """Label predicted tokens as punctuation if they join words of the reference without heads."""
+    unknown, to_gold = known_heads(example.reference)[0] < 0, example.alignment.x2y
+    for i in np.flatnonzero(to_gold.lengths > 1).tolist():
+        if unknown[to_gold[i]].all():
+            example.predicted[i].dep_ = PUNCTUATION
 
 
 def _heads_of_words(doc: Doc) -> np.ndarray:

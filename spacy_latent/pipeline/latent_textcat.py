@@ -249,7 +249,9 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         cats = example.reference.cats
         if self.multi_label:
             return any(label in cats for label in self.labels)
-        return any(cats.values())
+        # Other components of the pipeline predict categories of their own.
+        others = example.predicted.cats.keys() - set(self.labels)
+        return any(value and label not in others for label, value in cats.items())
 
     def initialize(
         self,
@@ -516,7 +518,10 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         return any(value and label not in self.labels for label, value in cats.items())
 
     def _evidence_weights(self, examples: list[Example]) -> "tuple[Tensor, float]":
-        """Return the weight of the bound in each doc's loss, ``(D,)``, and the weight of its KL."""
+        """Return the weight of the bound in each doc's loss, ``(D,)``, and the weight of its KL.
+
+        Categories of other components are no labels.
+        """
         import torch
 
         from spacy_latent.models.latent_text_classifier import word_objective_of
@@ -527,7 +532,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         settings, update = module.settings, shim.updates
         labelled = settings.labelled_weight.at(update)
         unlabelled = settings.unlabelled_weight.at(update)
-        shares = [labelled if example.reference.cats else unlabelled for example in examples]
+        shares = [labelled if self._tells(example) else unlabelled for example in examples]
         return torch.tensor(shares, device=shim.device), settings.kl_weight.at(update)
 
     def loss_of(self, logits: "Tensor", truths: "Tensor", known: "Tensor") -> "Tensor":

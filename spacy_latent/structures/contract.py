@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -245,6 +246,16 @@ class StructureContract(Staged, ABC):
         z = np.zeros(sizes * (1 if np.ndim(length) else self.part_axes), dtype="float32")
         z[tuple(np.asarray(gold, dtype="int64").reshape(-1, self.part_axes).T)] = 1.0
         return z
+
+    def encode_for(
+        self, gold: np.ndarray, length: int | Sequence[int], parts: Sequence[int]
+    ) -> np.ndarray:
+        """Return :meth:`encode` of an annotation for scores whose parts have these sizes.
+
+        A structure whose annotations do not determine the sizes, such as the number of tags,
+        overrides this method.
+        """
+        return self.encode(gold, length)
 
     # ---------------------------------------------------------------- checks
 

@@ -347,6 +347,11 @@ class FactorGraph(Structure):
     def encode(self, gold: np.ndarray, length: int | Sequence[int] | np.ndarray) -> np.ndarray:
         return self.first.encode(gold, length)
 
+    def encode_for(
+        self, gold: np.ndarray, length: int | Sequence[int], parts: Sequence[int]
+    ) -> np.ndarray:
+        return self.first.encode_for(gold, length, parts)
+
 
 def _keys(sizes: Tensor) -> list[Size]:
     """Return the size of each item in a form that can be the key of a dict."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -144,6 +144,11 @@ class LinearChain(ChainOfTags):
         z = np.zeros((length, num_tags or 0, num_tags or 0), dtype="float32")
         z[np.arange(length), np.concatenate([[0], tags[:-1]])[:length], tags] = 1.0
         return z
+
+    def encode_for(
+        self, gold: np.ndarray, length: int | Sequence[int], parts: Sequence[int]
+    ) -> np.ndarray:
+        return self.encode(gold, int(np.sum(length)), num_tags=parts[-1])
 
 
 def check_tags(name: str, gold: np.ndarray, length: int, num_tags: int | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -127,6 +127,12 @@ class SemiMarkov(TagSequence):
         z = np.zeros((length, longest, num_tags), dtype="float32")
         z[segments[:, 0], spans - 1, segments[:, 2]] = 1.0
         return z
+
+    def encode_for(
+        self, gold: np.ndarray, length: int | Sequence[int], parts: Sequence[int]
+    ) -> np.ndarray:
+        _, longest, labels = parts
+        return self.encode(gold, int(np.sum(length)), num_tags=labels, max_length=longest)
 
     def _options(self, scores: Tensor) -> list[int]:
         return [scores.shape[2]]

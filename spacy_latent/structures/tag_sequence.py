@@ -358,6 +358,11 @@ class TagSequence(ChainOfTags):
         z[np.arange(length), np.asarray(gold, dtype="int64")] = 1.0
         return z
 
+    def encode_for(
+        self, gold: np.ndarray, length: int | Sequence[int], parts: Sequence[int]
+    ) -> np.ndarray:
+        return self.encode(gold, int(np.sum(length)), num_tags=parts[-1])
+
     # ---------------------------------------------------------------- emissions and bound scores
 
     def _k_best_kernel(self) -> Callable[..., None]:

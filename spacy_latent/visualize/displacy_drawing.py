@@ -13,6 +13,7 @@ from spacy.tokens import Doc
 
 from spacy_latent.annotations import Dependency, LatentAnnotation, SpanStructure
 from spacy_latent.annotations.displacy import draw_arcs
+from spacy_latent.annotations.heads import known_heads
 from spacy_latent.characters import of_same_length
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import find_kind
@@ -174,10 +175,11 @@ def _has_labels(span: SpanStructure) -> bool:
 
 
 def _gold_drawing(doc: Doc, span: SpanStructure) -> dict[str, Any]:
+    heads = known_heads(doc)[0].tolist()
     arcs = [
         Dependency(None if token.head == token else token.head.i, token.i, token.dep_, None)
         for token in doc[span.start : span.end]
-        # A head outside of the span cannot be drawn.
-        if span.start <= token.head.i < span.end
+        # A head that is unknown or outside of the span cannot be drawn.
+        if span.start <= heads[token.i] < span.end
     ]
     return {**draw_arcs(doc, span, arcs), "title": "gold"}

@@ -9,6 +9,7 @@ from spacy.tokens import Doc
 
 from spacy_latent.analysis.task import gold_label
 from spacy_latent.annotations import LatentAnnotation, SpanStructure, no_counters_message
+from spacy_latent.annotations.heads import known_heads
 from spacy_latent.annotations.span_parts import chosen_parts, labelled_parts
 from spacy_latent.errors import LatentError
 from spacy_latent.visualize.drawing_options import DrawingOptions
@@ -21,7 +22,7 @@ PARTS_PER_WORD = 3
 
 def has_heads(gold: Doc) -> bool:
     """Return whether there are gold heads to draw: a gold doc may have only categories."""
-    return any(token.has_head() for token in gold)
+    return bool((known_heads(gold)[0] >= 0).any())
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from spacy.tokens import Doc
 
 from spacy_latent.annotations import SpanStructure, names_entities
+from spacy_latent.annotations.heads import known_heads
 from spacy_latent.errors import LatentError, number_of
 from spacy_latent.kinds import (
     BUILT_IN,
@@ -43,6 +44,9 @@ _Marked = DrawnArc | DrawnBracket | DrawnCell
 def _tree(view: StructureView) -> Drawn:
     gold = _gold_arcs(view.gold, view.span) if view.gold and has_heads(view.gold) else []
     in_gold = {(arc.head, arc.modifier) for arc in gold}
+    compared: list[bool] = []
+    if view.gold is not None and gold:
+        compared = (known_heads(view.gold)[0][view.span.start :] >= 0).tolist()
     counted = {arc for arc in in_gold if view.words[arc[1]] not in view.options.ignore}
     pictures = []
     for alternative, weight in view.choices:
@@ -53,7 +57,7 @@ def _tree(view: StructureView) -> Drawn:
         for (h, m), name, p, chosen in parts:
             head = None if h == 0 else h - 1
             apart, shared = _compared((h, m), first)
-            apart |= bool(gold) and (head, m - 1) not in in_gold
+            apart |= bool(gold) and compared[m - 1] and (head, m - 1) not in in_gold
             label = f"{name} {view.label(p)}".strip()
             arcs.append(DrawnArc(head, m - 1, p, label, apart, not chosen, shared, name))
         here = {(None if h == 0 else h - 1, m - 1) for (h, m), _ in view.structure(alternative)}
@@ -73,10 +77,11 @@ def _tree(view: StructureView) -> Drawn:
 
 def _gold_arcs(doc: Doc, span: SpanStructure) -> list[DrawnArc]:
     arcs = []
+    heads = known_heads(doc)[0].tolist()
     for token in doc[span.start : span.end]:
-        head = None if token.head.i == token.i else token.head.i - span.start
-        # A head outside of the span cannot be drawn.
-        if head is None or 0 <= head < len(span):
+        head = None if heads[token.i] == token.i else heads[token.i] - span.start
+        # A head that is unknown or outside of the span cannot be drawn.
+        if heads[token.i] >= 0 and (head is None or 0 <= head < len(span)):
             label = "" if head is None else token.dep_
             arcs.append(DrawnArc(head, token.i - span.start, 1.0, label))
     labels = [arc.label for arc in arcs if arc.head is not None]

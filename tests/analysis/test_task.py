@@ -163,6 +163,12 @@ def test_arcs_of_unknown_labels_do_not_count() -> None:
     ]
     (measure,) = find_measures(nlp, made)
     assert measure.counts(made).tolist() == [[2, 2], [2, 2]]
+    # The reference has "b" and "c" as one word, so that the heads of its parts are unknown.
+    words = [WORDS[0], "".join(WORDS[1:])]
+    joined = Doc(nlp.vocab, words=words, heads=[0, 0], deps=["ROOT", "o"])
+    spaces, deps = [True, False, True], ["ROOT", "x", "x"]
+    parts = Doc(nlp.vocab, words=WORDS, spaces=spaces, heads=[0, 0, 0], deps=deps)
+    assert measure.count(Example(parts, joined)) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,28 @@ def test_links_of_a_pair_that_has_none_are_wrong(model, tmp_path):
     assert found["recall"] == 1.0 and found["precision"] < 1.0
 
 
+def test_pairs_with_an_empty_text_may_have_alignments_without_links(model, tmp_path):
+    nlp, path = model
+    save_aligned(nlp, tmp_path / "some.spacy")
+    gold = DocBin(docs=list(read_docs(nlp, tmp_path / "some.spacy")), store_user_data=True)
+    for texts in (("a dog", ""), ("", "a dog")):
+        doc = make_pair_doc(nlp, *texts)
+        doc.cats = {"same": 0.0, "other": 1.0}
+        annotations.write(doc, "sure", [])
+        gold.add(doc)
+    gold.to_disk(tmp_path / "all.spacy")
+    rows = []
+    for name in ("some", "all"):
+        judge(path, tmp_path / f"{name}.spacy", "--metrics", tmp_path / f"{name}.json")
+        rows.append(srsly.read_json(tmp_path / f"{name}.json"))
+    some, every = rows
+    # These pairs have no links, neither gold nor found.
+    for name in ("mine", "same word", "nearest same word", "diagonal"):
+        keys = ("precision", "recall", "f1", "error_rate")
+        assert [every[name][key] for key in keys] == [some[name][key] for key in keys]
+    assert every["mine"]["pairs"] == some["mine"]["pairs"] + 2
+
+
 def test_seeds_of_one_name_have_rows_of_their_own(model, tmp_path):
     paths = [model[1], tmp_path / "seed-1" / "mine" / "model-best"]
     shutil.copytree(*paths)

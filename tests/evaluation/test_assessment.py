@@ -124,6 +124,18 @@ def test_a_word_without_a_head_in_the_reference_is_no_root() -> None:
     assert predicted_heads(example).tolist() == [1, 1, -1]
 
 
+def test_parts_of_a_word_of_the_reference_have_no_known_head() -> None:
+    nlp = spacy.blank("en")
+    heads, deps = [3, 2, 0, 3], ["nsubj", "cc", "conj", "ROOT"]
+    reference = Doc(nlp.vocab, words=["cats", "and/or", "dogs", "ran"], heads=heads, deps=deps)
+    predicted = Doc(
+        nlp.vocab,
+        words=["cats", "and", "/", "or", "dogs", "ran"],
+        spaces=[True, False, False, True, True, True],
+    )
+    assert predicted_heads(Example(predicted, reference)).tolist() == [5, -1, -1, -1, 0, 5]
+
+
 def test_the_f1_of_trainings_is_their_mean_if_one_finds_nothing() -> None:
     measure = Measure("F1", lambda example: (), f_score)
     counts = [np.ones((50, 3)), np.tile([0.0, 0.0, 1.0], (50, 1))]

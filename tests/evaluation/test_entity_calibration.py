@@ -548,6 +548,15 @@ def test_what_is_found_where_annotation_is_missing_is_counted_apart(nlp: Languag
         assert measure(nlp, partly).entities.unannotated == 24
 
 
+@pytest.mark.filterwarnings("ignore::spacy_latent.errors.PartlyAnnotated")
+def test_texts_without_annotation_do_not_lower_the_mean_loss(nlp: Language) -> None:
+    whole = calibrate(nlp, doubtful(nlp)).losses
+    bare = [Example(nlp.make_doc(TEXT), nlp.make_doc(TEXT)) for _ in range(5)]
+    found = calibrate(nlp, [*bare, *doubtful(nlp)]).losses
+    assert found["as trained"] == pytest.approx(whole["as trained"], rel=1e-6)
+    assert found["calibrated"] == pytest.approx(whole["calibrated"], rel=1e-4)
+
+
 def test_a_precision_is_refused_where_no_token_is_outside(nlp: Language) -> None:
     with pytest.warns(PartlyAnnotated, match="precision"):
         found = calibrate(nlp, marked(nlp, "missing"))

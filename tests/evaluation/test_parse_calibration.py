@@ -138,6 +138,25 @@ def test_words_without_heads_do_not_count(nlp: Language) -> None:
         calibrate(nlp, partly, "tagger")
 
 
+def test_parts_of_a_word_of_the_reference_are_not_judged(nlp: Language) -> None:
+    """The reference has "olddog" as one word, with the head that each of its parts might have."""
+    reference = Doc(
+        nlp.vocab,
+        words=["The", "olddog", "left"],
+        heads=[1, 2, 2],
+        deps=["det", "nsubj", "ROOT"],
+    )
+    words, spaces = ["The", "old", "dog", "left"], [True, False, True, True]
+    example = Example(Doc(nlp.vocab, words=words, spaces=spaces), reference)
+    found = measure(nlp, [example])
+    arcs = found["arc"]
+    # The head of "The" is one of the parts, so it is not known either.
+    assert (len(arcs.correct), arcs.unannotated, found["tree"].unannotated) == (1, 3, 1)
+    assert not found["tree"].correct
+    example.predicted = nlp(Doc(nlp.vocab, words=words, spaces=spaces))
+    assert len(judged_arcs([example], "latent_parser")["arc"].correct) == 1
+
+
 def test_arcs_are_judged_by_head_and_label(nlp: Language) -> None:
     rows = (TEXT, [2, 2, 3, 3], "det WRONG nsubj ROOT"), (TEXT, [1, 3, 1, 3], "det amod x ROOT")
     examples = parsed(nlp, *rows)

@@ -249,6 +249,27 @@ def test_no_unannotated_entity_begins_or_ends_at_white_space(
             assert agreeing(nlp, one) == pytest.approx(count(nlp, keep)), (words, flags)
 
 
+@pytest.mark.parametrize("spaced", [True, False])
+def test_white_space_between_unannotated_words_may_be_inside_of_an_entity(
+    nlp: Language, spaced: bool
+) -> None:
+    """The reference may have the white space as a token without annotation, or lack it."""
+    words = ["a", "b", "\n", "c", "\n", "d"]
+    own = words if spaced else [word for word in words if word != "\n"]
+    reference = Doc(nlp.vocab, words=own, spaces=[False] * len(own))
+    ends_known = [Span(reference, 0, 1, label="A")]
+    outside = [reference[len(own) - 1 :]]
+    reference.set_ents(ends_known, outside=outside, default="missing")
+    predicted = Doc(nlp.vocab, words=words, spaces=[False] * len(words))
+    crf: Any = nlp.get_pipe("crf_ner")
+    chain = bound_chain(torch.zeros(len(crf.tags) + 2, len(crf.tags)), crf.tags)
+    rows = [[crf.tags[i] for i in row] for row in every_sequence(chain, len(words)).tolist()]
+    wanted = sum(
+        (row[0], row[4], row[5]) == ("U-A", "O", "O") and row[2][0] in "OI" for row in rows
+    )
+    assert agreeing(nlp, Example(predicted, reference)) == pytest.approx(wanted)
+
+
 @pytest.mark.parametrize(("text", "least"), [("pain   ", 2), ("   ", 1), ("pain \n\n of tooth", 4)])
 def test_white_space_does_not_count_as_entities(nlp: Language, text: str, least: int) -> None:
     reference = nlp.make_doc(text)

@@ -443,6 +443,33 @@ def test_words_of_references_without_heads_do_not_count_in_scores(nlp: Language)
     assert scores([some[0], wrong, *some[2:]])["dep_uas"] == pytest.approx(1 - 1 / known)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_tokens_that_join_words_without_heads_do_not_count_in_scores(
+    nlp: Language, known: bool
+) -> None:
+    """The prediction has one token for "can" and "not", and the reference may know other heads."""
+    words = ["She", "can", "not", "see", "him"]
+    heads: list[int | None] = [3, None, None, 3, 3] if known else [None] * 5
+    deps = ["nsubj", "", "", "ROOT", "dobj"] if known else [""] * 5
+    spaces = [True, False, True, True, False]
+    reference = Doc(nlp.vocab, words=words, spaces=spaces, heads=heads, deps=deps)
+    words, deps = ["She", "cannot", "see", "him"], ["nsubj", "aux", "ROOT", "dobj"]
+    predicted = Doc(nlp.vocab, words=words, heads=[2, 2, 2, 2], deps=deps)
+    before = [token.dep_ for token in predicted]
+    whole = nlp(PARSED[0][0])
+    parser = parser_of(nlp)
+
+    def scores(*examples: Example) -> list[Any]:
+        found = parser.score(examples)
+        return [found["dep_uas"], found["dep_las"]]
+
+    partly = Example(predicted, reference)
+    assert scores(Example(whole, whole), partly) == [1.0, 1.0]
+    assert scores(partly) == ([1.0, 1.0] if known else [None, None])
+    # The prediction itself stays as it is.
+    assert [token.dep_ for token in predicted] == before
+
+
 def test_whole_trees_that_meet_teach_starts_beside_sentences_without_heads() -> None:
     made = pipeline()
     rng = np.random.default_rng(0)
@@ -504,6 +531,54 @@ def test_sentence_starts_alone_teach_sentences() -> None:
     optimizer = initialized(made, sample=parsed(made))
     learn(made, sample, 30, optimizer)
     assert [sentence.start for sentence in made(Doc(made.vocab, words=words)).sents] == [0, 2]
+
+
+def test_some_sentence_starts_teach_no_others() -> None:
+    """Each word is set as a start, as none, or not set. White space is never a start itself."""
+    made = pipeline()
+    words = ["a", "b", "\n", "c", "d"]
+    for given in product([True, False, None], repeat=4):
+        reference = Doc(made.vocab, words=words)
+        for i, start in enumerate(given, 1):
+            reference[i].is_sent_start = start
+        behind_space = True if given[1] else given[2]
+        known = [given[0], behind_space, given[3]]
+        # As in spaCy, tokens are non-starts if starts alone are set.
+        if False not in given:
+            known = [False if one is None and any(given) else one for one in known]
+        gold = gold_of(reference, words)
+        wanted = [-1 if one is None else int(one) for one in known]
+        assert gold.starts[[1, 3, 4]].tolist() == wanted
+        assert gold.starts[2] == -1
+        starts = [0, *(i for i, one in zip((1, 3, 4), wanted) if one == 1)]
+        assert [start for start, _ in gold.spans] == starts
+
+
+def test_some_sentence_starts_with_other_tokens() -> None:
+    made = pipeline()
+    reference = Doc(
+        made.vocab,
+        words=["He", "ca", "n't", "She", "will", "go"],
+        spaces=[True, False, True, True, True, False],
+    )
+    reference[2].is_sent_start, reference[3].is_sent_start = False, True
+    gold = gold_of(reference, ["He", "can't", "She", "will", "go"])
+    assert gold.starts[1:].tolist() == [-1, 1, -1, -1]
+
+
+def test_texts_with_some_sentence_starts_do_not_count_in_scores() -> None:
+    made = pipeline()
+    optimizer = initialized(made, sample=parsed(made))
+    words = "He left She left".split()
+    whole = Doc(made.vocab, words=words, sent_starts=[True, False, True, False])
+    learn(made, [Example(Doc(made.vocab, words=words), whole)], 30, optimizer)
+    some = Doc(made.vocab, words=words, sent_starts=[True, False, None, None])
+
+    def score(*references: Doc) -> Any:
+        return made.evaluate([Example(Doc(made.vocab, words=words), one) for one in references])
+
+    assert score(whole, some)["sents_f"] == 1.0
+    assert score(some)["sents_f"] is None
 
 
 def test_a_sentence_of_the_reference_that_begins_with_white_space() -> None:

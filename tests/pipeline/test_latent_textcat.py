@@ -94,6 +94,29 @@ def test_texts_of_unknown_categories_do_not_count_in_scores(name: str) -> None:
     assert (others == wanted) == (name == "latent_textcat_multilabel")
 
 
+def test_texts_with_categories_of_another_component_do_not_count_in_scores() -> None:
+    nlp = trained(pipeline())
+    component: Any = nlp.get_pipe("latent_textcat")
+
+    @Language.component("set_topic")
+    def set_topic(doc: Doc) -> Doc:
+        doc.cats["topic"] = 0.9
+        return doc
+
+    nlp.add_pipe("set_topic")
+
+    def scores(*others: dict[str, float]) -> dict[str, Any]:
+        of_topics = [Example.from_dict(nlp.make_doc("good"), {"cats": one}) for one in others]
+        made = [*of_topics, *examples(nlp)]
+        for example in made:
+            example.predicted = nlp(example.predicted)
+        found: dict[str, Any] = component.score(made)
+        return found
+
+    assert scores({"topic": 1.0}, {"topic": 0.0}) == scores()
+    assert scores()["cats_score"] == 1.0
+
+
 def test_the_loss_falls_from_that_of_a_guess() -> None:
     nlp = pipeline()
     made = examples(nlp)

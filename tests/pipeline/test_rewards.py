@@ -26,6 +26,7 @@ from spacy_latent.models.latent_text_classifier import run
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.spanning_tree import SpanningTree
+from spacy_latent.structures.tag_sequence import TagSequence
 from tests.pipeline.small_pipelines import TOK2VEC
 
 TEXTS = [
@@ -60,6 +61,10 @@ def test_agreement_with_gold_by_hand() -> None:
     assert GoldAgreement()(structure, z, lengths, [None]).tolist() == [[0.0], [0.0]]
     # The agreement of sets is F1, here 2 · 1 / (2 + 3).
     items = torch.tensor([[[0.0, 1.0, 1.0, 0.0]]])
+    # The number of tags is that of the structures.
+    tags = torch.eye(3)[torch.tensor([[[0, 2, 1]], [[1, 0, 1]]])]
+    value = GoldAgreement()(TagSequence(), tags, torch.tensor([3]), [np.array([0, 1, 1])])
+    assert value.flatten().tolist() == pytest.approx([2 / 3, 1 / 3])
     value = GoldAgreement()(KOfN(2), items, torch.tensor([4]), [np.array([0, 2, 3])])
     assert value.item() == pytest.approx(0.4)
 

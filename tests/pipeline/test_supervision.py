@@ -11,7 +11,7 @@ import spacy
 import torch
 from spacy.tokens import Doc
 from spacy.training import Example
-from thinc.api import Adam, fix_random_seed
+from thinc.api import SGD, Adam, fix_random_seed
 
 from spacy_latent.annotations import SpanStructure, write
 from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning
@@ -378,6 +378,64 @@ def test_the_loss_and_what_is_composed() -> None:
     structure = layer.scorer.bind(layer.structure, rows, lengths, layer.temperature)
     expected = structure.log_prob(z[None], layer.scorer(rows, lengths), lengths).item()
     assert seen[0].mean == pytest.approx(-expected / 4, rel=1e-4)
+
+
+def of_tags(structure: str, scorer: str, composer: str, **settings: Any) -> dict[str, Any]:
+    return {
+        "tok2vec": TOK2VEC,
+        "structure": {"@misc": f"spacy-latent.{structure}.v1"},
+        "scorer": {"@misc": f"spacy-latent.{scorer}.v1", "num_tags": 3, **settings},
+        "estimator": {"@misc": "spacy-latent.Marginals.v1"},
+        "composer": {"@misc": f"spacy-latent.{composer}.v1", "num_tags": 3},
+    }
+
+
+TAGS, SEGMENTS = np.array([0, 2, 1, 1]), np.array([[0, 1, 2], [1, 3, 0], [3, 4, 1]])
+
+
+@pytest.mark.parametrize(
+    ("model", "decoded"),
+    [
+        (of_tags("TagSequence", "EmissionScorer", "TagSequenceEmbedding"), TAGS),
+        (of_tags("LinearChain", "TransitionScorer", "TagEmbedding"), TAGS),
+        (of_tags("SemiMarkov", "SegmentScorer", "SegmentAttention", max_length=3), SEGMENTS),
+    ],
+    ids=["tags", "transitions", "segments"],
+)
+@pytest.mark.filterwarnings("ignore:.*no gold structure")
+def test_tags_and_segments_of_some_texts_are_learned(
+    model: dict[str, Any], decoded: np.ndarray
+) -> None:
+    """The numbers of tags and the longest segment are those of the scores."""
+    nlp = pipeline(model)
+    sample = [Example(nlp.make_doc(t), nlp.make_doc(t)) for t in ("I hate Paris", "a b c d")]
+    initialized(nlp, sample=sample)
+    layer: Any = latent_layer(nlp.get_pipe("latent_encoder").model)
+    kind = layer.structure.kind
+    annotation = SpanStructure(0, 4, layer.structure.name, kind, decoded.astype("int32"))
+    write(sample[1].reference, "latent_encoder", [annotation])
+    rows = torch.as_tensor(
+        nlp.get_pipe("latent_encoder").model.get_ref("embedder").predict([sample[1].predicted])[0]
+    )[None]
+    lengths = torch.tensor([4])
+    structure = layer.scorer.bind(layer.structure, rows, lengths, layer.temperature)
+    scores = layer.scorer(rows, lengths)
+    z = torch.zeros_like(scores[0])
+    for first, row in enumerate(decoded.tolist()):
+        if kind == "segments":
+            z[row[0], row[1] - row[0] - 1, row[2]] = 1
+        elif z.dim() == 3:
+            z[first, decoded[first - 1] if first else 0, row] = 1
+        else:
+            z[first, row] = 1
+    expected = -structure.log_prob(z[None], scores, lengths).item() / 4
+    loss = nlp.update(sample, sgd=SGD(0.0))["latent_encoder_supervision"]
+    assert loss == pytest.approx(expected, rel=1e-4) and loss > 0.1
+    optimizer = Adam(0.01)
+    for _ in range(60):
+        step(nlp, sample, optimizer)
+    (found,) = nlp("a b c d")._.latent["latent_encoder"].spans
+    assert found.decoded.tolist() == decoded.tolist()
 
 
 @pytest.mark.parametrize("single_root", [True, False])

@@ -183,6 +183,22 @@ def test_any_number_of_labels_and_spans() -> None:
     assert 0 < losses["latent_textcat_multilabel_bound"] < 60
 
 
+@pytest.mark.parametrize("component", ["latent_textcat", "latent_textcat_multilabel"])
+def test_categories_of_another_component_are_no_labels(component: str) -> None:
+    """Texts with such categories alone have the loss, and the weight, of texts without any."""
+    nlp = pipeline(component)
+    nlp.initialize(lambda: rationale_examples(nlp))
+    losses = []
+    for cats in ({}, {"topic": 1.0, "other topic": 0.0}):
+        examples = unlabelled(nlp)
+        for example in examples:
+            example.reference.cats = cats
+        losses.append(nlp.update(examples, sgd=SGD(0.0)))
+    bound = losses[0][f"{component}_bound"]
+    assert losses[0][component] == pytest.approx(EVIDENCE["unlabelled_weight"] * bound, rel=1e-5)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
 # MixedDirichlet is a subclass of ScoreFunction, but has another posterior.
 @pytest.mark.parametrize(
     "name", ["StraightThrough", "Marginals", "SparseMAP", "PerturbAndMap", "MixedDirichlet"]

@@ -328,6 +328,24 @@ def test_of_further_alternatives_only_the_differences_stand_out():
     assert "as in gold" in beside and "not in the first" not in beside
 
 
+def test_words_without_gold_heads_are_no_gold_roots():
+    doc = annotated("heads", [2, 0, 2], words=["a", "b", "c"])
+    # CoNLL-U writes "_" for an unknown head, which spaCy makes a root.
+    gold = Doc(doc.vocab, words=["a", "b", "c"], heads=[1, 1, 2], deps=["x", "", "_"])
+    assert [token.has_head() for token in gold] == [True, False, True]
+    root = ElementTree.fromstring(render(doc, gold=gold, jupyter=False))
+    found = arrows(root)
+    below = [arrow["title"] for arrow in found if arrow["turn"] > arrow["base"]]
+    assert below == ["b → a (x)"]
+    # Arcs to words whose head is unknown do not differ from the gold tree.
+    assert not any(arrow["dashed"] for arrow in found)
+    assert "1 of 1 arc as in gold" in render(doc, gold=gold, page=True, jupyter=False)
+    (_, drawing) = make_drawings(doc, gold=gold)
+    assert [arc["label"] for arc in drawing["arcs"]] == ["x"]
+    nothing = Doc(doc.vocab, words=["a", "b", "c"], heads=[0, 1, 2], deps=["_"] * 3)
+    assert "gold" not in render(doc, gold=nothing, jupyter=False)
+
+
 def test_gold_that_leaves_the_span_is_left_out():
     doc = annotated("heads", [2, 0], words=["a", "b", "c"], end=2)
     gold = Doc(doc.vocab, words=["a", "b", "c"], heads=[2, 2, 2], deps=["x", "y", "ROOT"])
