@@ -66,9 +66,24 @@ SETTINGS = [
 
 @pytest.mark.parametrize("name, setting", SETTINGS)
 def test_what_is_no_whole_number_is_refused_where_it_is_given(name: str, setting: str) -> None:
-    for value in (0, 1.5, True, float("nan")):
+    for value in (0, 1.5, True, float("nan"), 10**30):
         with pytest.raises(LatentError, match=re.escape(f"{setting} is {value}")):
             MADE[name](**{setting: value})
+
+
+# Settings with memory for each of them. Those of KOfN and Runs are bounded by the words.
+COUNTS = [
+    (name, setting)
+    for name, setting in SETTINGS
+    if setting in {"beam_size", "num_samples", "num_redrawn"}
+    or (setting == "k" and name in registered.estimators())
+]
+
+
+@pytest.mark.parametrize("name, setting", [*COUNTS, ("spacy-latent.CellScorer.v1", "neighbours")])
+def test_more_than_memory_holds_is_refused_where_it_is_given(name: str, setting: str) -> None:
+    with pytest.raises(LatentError, match=re.escape(f"{setting} is 1000000000")):
+        MADE[name](**{setting: 10**9})
 
 
 def test_all_names_occur() -> None:

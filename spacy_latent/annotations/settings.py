@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spacy_latent.errors import LatentError, check_number, check_whole
+from spacy_latent.errors import MANY, LatentError, check_number, check_whole
 
 # Values of the setting "annotate" of components; see LatentEncoder.
 LEVELS = ("none", "map", "probabilities")
@@ -54,4 +54,4 @@ def check_settings(
     if annotate not in LEVELS:
         raise LatentError(f"{name}: annotate is {annotate!r}; expected one of {', '.join(LEVELS)}.")
     check_share(name, setting, threshold)
-    check_whole(name, 0, alternatives=alternatives)
+    check_whole(name, 0, most=MANY, alternatives=alternatives)
