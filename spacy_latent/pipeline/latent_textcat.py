@@ -137,6 +137,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         stored = cfg["probability_threshold"], cfg["alternatives"], "probability_threshold"
         annotations.check_settings(name, annotate, *stored)
         annotations.check_share(name, "threshold", cfg["threshold"])
+        annotations.check_group(name, or_null=True, spans_key=key)
         if attrs.get("code") and annotate != "none":
             raise LatentError(
                 f"{name}: annotate is {annotate!r}, but the code of a doc is no structure of its "
