@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -34,6 +36,46 @@ def prepare_streams() -> None:
             sys.stdin.reconfigure(encoding="utf8", errors="surrogateescape", newline=None)
     # By default wasabi encodes messages itself, decodes the bytes as UTF-8, and fails.
     wasabi.util.ENCODING = "utf8"
+
+
+def prints_unicode() -> bool:
+    """Return whether standard output encodes all characters."""
+    # It is None if the shell has closed it.
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    return encoding.lower().replace("-", "").startswith("utf")
+
+
+@contextmanager
+def written_out() -> Iterator[None]:
+    """Exit with an error if standard output cannot be written, as on a full disk."""
+    try:
+        try:
+            yield
+        finally:
+            # Otherwise Python writes the rest after the command, where its errors are ignored.
+            _flush()
+    except OSError as error:
+        # typer ends a command whose reader has gone, such as head, without a message.
+        if error.errno == errno.EPIPE or _can_write():
+            raise
+        # What is left in the buffer would be an error again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(f"Error: standard output cannot be written: {error.strerror}")
+
+
+def _flush() -> None:
+    # It is None if the shell has closed it.
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _can_write() -> bool:
+    """Return whether standard output takes a further line; an error does not name its stream."""
+    try:
+        print(flush=True)
+    except OSError:
+        return False
+    return True
 
 
 def refuse_empty_paths(command: Any) -> None:
@@ -71,7 +113,13 @@ class CommandGroup(TyperGroup):
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         prepare_streams()
-        return super().make_context(*args, **extra)
+        # Help is printed here.
+        with written_out():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, *args: Any) -> Any:
+        with written_out():
+            return super().invoke(*args)
 
     def get_command(self, *args: Any) -> Any:
         command = super().get_command(*args)
@@ -87,6 +135,7 @@ def run(main: Callable[..., Any]) -> None:
     """
     prepare_streams()
     try:
-        typer.run(main)
+        with written_out():
+            typer.run(main)
     except LatentError as error:
         sys.exit(f"Error: {error}")
