@@ -81,7 +81,7 @@ def _can_write() -> bool:
 def refuse_empty_paths(command: Any) -> None:
     """Make an empty path an error of the arguments of a command.
 
-    As a Path, the empty text is the current folder. A shell gives it for a variable that is not
+    Path takes the empty text for the current folder. A shell gives it for a variable that is not
     set.
     """
     hints = get_type_hints(command.callback)

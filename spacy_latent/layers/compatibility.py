@@ -123,8 +123,9 @@ def check_parts(
 
 def _check_budget(structure: Structure) -> None:
     """Refuse trees that only texts of one word have. The structure alone may have such settings."""
-    trees = isinstance(structure, DependencyTree)
-    if trees and structure.single_root and not structure.most_modifiers:
+    if not isinstance(structure, DependencyTree):
+        return
+    if structure.single_root and not structure.most_modifiers:
         raise LatentError(
             f"{structure.name}: max_modifiers is 0 and single_root is true, so that no text of two "
             "words has a tree. Set max_modifiers to at least 1, or single_root to false."

@@ -33,8 +33,14 @@ def check_supervision(name: str, cfg: Mapping[str, Any]) -> None:
     from spacy_latent.structures.fenchel_young import check_loss_settings
 
     check_not_negative(name, supervision=cfg["supervision"])
-    of_loss = [cfg[f"supervision_{key}"] for key in ("loss", "margin", "noise", "samples")]
-    check_loss_settings(name, *of_loss, prefix="supervision_")
+    check_loss_settings(
+        name,
+        cfg["supervision_loss"],
+        cfg["supervision_margin"],
+        cfg["supervision_noise"],
+        cfg["supervision_samples"],
+        prefix="supervision_",
+    )
     if cfg["teacher_forcing"] and not cfg["supervision"]:
         raise LatentError(
             f"{name}: teacher_forcing needs gold structures. Set supervision above 0."

@@ -22,6 +22,8 @@ Smoothed dynamic programs have a loss of their own, in :mod:`spacy_latent.struct
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -74,16 +76,20 @@ def check_loss_settings(
         name: owner of the settings, for errors.
         prefix: beginning of the names of the settings.
     """
-    check_one_of(name, LOSSES, **{f"{prefix}loss": loss})
-    check_not_negative(name, **{f"{prefix}margin": margin})
+
+    def named(setting: str, value: object) -> dict[str, Any]:
+        return {f"{prefix}{setting}": value}
+
+    check_one_of(name, LOSSES, **named("loss", loss))
+    check_not_negative(name, **named("margin", margin))
     if margin and loss != "perceptron":
         raise LatentError(
             f"{name}: {prefix}margin is {margin} and {prefix}loss is {loss!r}. Only the "
             f"perceptron's margin can be chosen; set {prefix}margin to 0, or {prefix}loss to "
             "'perceptron'."
         )
-    check_positive(name, **{f"{prefix}noise": noise})
-    check_whole(name, most=MANY, **{f"{prefix}samples": num_samples})
+    check_positive(name, **named("noise", noise))
+    check_whole(name, most=MANY, **named("samples", num_samples))
 
 
 def _is_able(structure: Structure, loss: str) -> bool:
