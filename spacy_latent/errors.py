@@ -127,6 +127,12 @@ def plural(noun: str) -> str:
     return f"{noun[:-1]}ies" if re.search(r"[^aeiou]y$", noun) else f"{noun}s"
 
 
+# Largest valid whole number: kernels compute with 64 bits, and add small numbers to settings.
+LARGEST = 10**18
+# Largest number of things that take memory for each item or update, such as samples.
+MANY = 1_000_000
+
+
 def is_whole(number: object, least: int) -> bool:
     """Return whether a value is a whole number that is large enough; booleans are not."""
     return isinstance(number, Integral) and not isinstance(number, bool) and int(number) >= least
@@ -137,19 +143,22 @@ def check_whole(
     least: int = 1,
     or_null: bool = False,
     error: type[LatentError] = LatentError,
+    most: int = LARGEST,
     **settings: object,
 ) -> None:
-    """Raise an error for the first setting that is not a whole number of at least ``least``.
+    """Raise an error for the first setting that is not a whole number in ``least`` to ``most``.
 
     Args:
         name: the object that has the settings, for the message.
         or_null: whether None is valid, too.
     """
     for setting, number in settings.items():
-        if not is_whole(number, least) and not (or_null and number is None):
+        valid = is_whole(number, least) and int(number) <= most  # type: ignore[call-overload]
+        if not valid and not (or_null and number is None):
+            bound = f" and at most {most:,}" if is_whole(number, most) else ""
             raise error(
                 f"{name}: {setting} is {number!r}; expected a whole number of at least {least}"
-                f"{', or null' * or_null}."
+                f"{bound}{', or null' * or_null}."
             )
 
 

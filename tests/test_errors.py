@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import spacy
+from spacy.util import registry
 
 from spacy_latent.analysis import (
     build_attachment_scorer_v1,
@@ -66,9 +68,24 @@ SETTINGS = [
 
 @pytest.mark.parametrize("name, setting", SETTINGS)
 def test_what_is_no_whole_number_is_refused_where_it_is_given(name: str, setting: str) -> None:
-    for value in (0, 1.5, True, float("nan")):
+    for value in (0, 1.5, True, float("nan"), 10**30):
         with pytest.raises(LatentError, match=re.escape(f"{setting} is {value}")):
             MADE[name](**{setting: value})
+
+
+# Settings with memory for each of them. Those of KOfN and Runs are bounded by the words.
+COUNTS = [
+    (name, setting)
+    for name, setting in SETTINGS
+    if setting in {"beam_size", "num_samples", "num_redrawn"}
+    or (setting == "k" and name in registered.estimators())
+]
+
+
+@pytest.mark.parametrize("name, setting", [*COUNTS, ("spacy-latent.CellScorer.v1", "neighbours")])
+def test_more_than_memory_holds_is_refused_where_it_is_given(name: str, setting: str) -> None:
+    with pytest.raises(LatentError, match=re.escape(f"{setting} is 1000000000")):
+        MADE[name](**{setting: 10**9})
 
 
 def test_all_names_occur() -> None:
@@ -177,3 +194,62 @@ def test_what_was_expected_is_said() -> None:
 )
 def test_one_thing_is_not_called_several(number: float, noun: str, form: str, said: str) -> None:
     assert number_of(number, noun, form) == said
+
+
+SCHEDULE = {"@schedules": "constant.v1", "rate": 0.5}
+EMBEDDER = {
+    "@architectures": "spacy.MultiHashEmbed.v2",
+    "width": 8,
+    "attrs": ["NORM"],
+    "rows": [10],
+    "include_static_vectors": False,
+}
+# Settings of numbers that may follow no schedule.
+NO_SCHEDULES = [
+    ("CrfTagger.v2", "gain"),
+    ("DocumentCode.v1", "size"),
+    ("DocumentCode.v1", "code_width"),
+    ("LatentTok2Vec.v1", "dropout"),
+    ("LatentTok2Vec.v1", "entropy_weight"),
+    ("LatentTok2Vec.v1", "width"),
+    ("RationaleTextCat.v1", "transition_cost"),
+    ("TreeSpanClassifier.v1", "hidden_width"),
+    ("TreeSpanClassifier.v1", "max_width"),
+    ("BagOfWords.v1", "size"),
+    ("SentenceSpans.v1", "max_length"),
+    ("EvidenceBound.v1", "learn_rate"),
+    ("StructureLogger.v1", "limit"),
+    ("StructureLogger.v1", "frames"),
+]
+
+
+@pytest.mark.parametrize("name, setting", NO_SCHEDULES)
+def test_a_block_in_the_place_of_a_number_is_refused_with_its_setting(
+    name: str, setting: str
+) -> None:
+    """A config resolves a block first, and does not check the type of the result."""
+    name = f"spacy-latent.{name}"
+    kind = next(kind for kind in ("architectures", "misc", "loggers") if registry.has(kind, name))
+    block: dict[str, Any] = {f"@{kind}": name, setting: SCHEDULE}
+    for given, value in (
+        ("tok2vec", EMBEDDER),
+        ("embed", EMBEDDER),
+        ("exclusive_classes", True),
+        ("decoder", {"@misc": "spacy-latent.BagOfWords.v1"}),
+    ):
+        parameter = inspect.signature(registry.get(kind, name)).parameters.get(given)
+        if parameter is not None and parameter.default is inspect.Parameter.empty:
+            block[given] = value
+    with pytest.raises(LatentError, match=f"{setting} is "):
+        registry.resolve({"block": block})
+
+
+@pytest.mark.parametrize(
+    "setting, value",
+    [("loss", "hinge"), ("margin", -1.0), ("noise", 0.0), ("samples", 0)],
+)
+def test_settings_of_supervision_are_called_as_in_the_config(setting: str, value: object) -> None:
+    name = f"supervision_{setting}"
+    for given in (value, SCHEDULE):
+        with pytest.raises(LatentError, match=f"{name} is "):
+            spacy.blank("en").add_pipe("latent_encoder", config={name: given})

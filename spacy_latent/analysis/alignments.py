@@ -13,7 +13,7 @@ from spacy.scorer import Scorer
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from spacy_latent.analysis.scores import ExampleScorer, Scores
+from spacy_latent.analysis.scores import ExampleScorer, Scores, warn_without_annotations
 
 # Default names of reference alignments in ``doc._.latent``.
 SURE, POSSIBLE = "sure", "possible"
@@ -192,9 +192,19 @@ def score_alignment(
 
     Returns:
         ``latent_align_p``, ``latent_align_r``, ``latent_align_f`` and ``latent_align_error``, see
-        :class:`AlignmentScores`. The dict is empty if no reference has an alignment.
+        :class:`AlignmentScores`. The dict is empty if no reference has an alignment. A
+        LatentWarning is given if no doc has an annotation of ``component``.
     """
     rows = []
+    examples = list(examples)
+    warn_without_annotations(
+        "alignment_scorer",
+        examples,
+        component,
+        "scores of alignments are",
+        "Set component in the block of the scorer to the name of the component that aligns the "
+        "texts. Its annotate may not be 'none'.",
+    )
     for example in examples:
         found = links_of(example.predicted, component)
         gold = gold_links(example.reference, sure, possible)

@@ -16,6 +16,7 @@ import numpy as np
 from spacy.training import Example
 
 from spacy_latent.analysis.resampling import intervals
+from spacy_latent.analysis.scores import warn_without_annotations
 from spacy_latent.analysis.trees import Heads
 from spacy_latent.annotations.heads import known_heads
 from spacy_latent.errors import LatentError, check_texts, number_of
@@ -274,9 +275,12 @@ def score_attachment(
 
     Returns:
         ``latent_uas`` and ``latent_uas_part``, 0 to 1. The dict is empty if no example has
-        reference heads and a latent tree.
+        reference heads and a latent tree. A LatentWarning is given if no doc has an annotation of
+        ``component``.
     """
     predicted, reference, known, counted = [], [], [], []
+    examples = list(examples)
+    _warn("attachment_scorer", examples, component)
     for example in examples:
         annotation = example.predicted._.latent.get(component)
         if annotation is None or not example.reference.has_annotation("HEAD"):
@@ -320,19 +324,25 @@ def score_trees(
 
     Returns:
         ``latent_uas``, 0 to 1. The dict is empty if no example has reference heads and a latent
-        tree.
+        tree. A LatentWarning is given if no doc has an annotation of ``component``.
     """
-    references, predicted = judged_trees(examples, component)
+    references, predicted = judged_trees("attachment_scorer", examples, component)
     gold = [tree.heads for tree in references]
     share = attachment(predicted, gold, without_labels(references, ignore_labels))
     return {} if np.isnan(share) else {"latent_uas": share}
 
 
 def judged_trees(
-    examples: Iterable[Example], component: str
+    scorer: str, examples: Iterable[Example], component: str
 ) -> tuple[list[ReferenceTree], list[np.ndarray]]:
-    """Return the references of the texts that ``component`` annotated, and its heads in them."""
+    """Return the references of the texts that ``component`` annotated, and its heads in them.
+
+    Args:
+        scorer: its name, for a warning if no text is annotated by ``component``.
+    """
     references, predicted = [], []
+    examples = list(examples)
+    _warn(scorer, examples, component)
     for example in examples:
         annotation = example.predicted._.latent.get(component)
         tree = None if annotation is None else reference_tree(example)
@@ -340,6 +350,17 @@ def judged_trees(
             references.append(tree)
             predicted.append(tree.moved(annotation.heads))
     return references, predicted
+
+
+def _warn(scorer: str, examples: Iterable[Example], component: str) -> None:
+    warn_without_annotations(
+        scorer,
+        examples,
+        component,
+        "scores of trees are",
+        "Set component in the block of the scorer to the name of the component whose trees are "
+        "scored. Its annotate may not be 'none'.",
+    )
 
 
 def build_attachment_scorer_v2(

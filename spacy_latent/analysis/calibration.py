@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -13,9 +12,9 @@ from spacy.training import Example
 
 from spacy_latent.analysis.judged_entities import JudgedEntities, judged_entities
 from spacy_latent.analysis.label_sets import asked_alone
-from spacy_latent.analysis.scores import ExampleScorer, Scores
+from spacy_latent.analysis.scores import ExampleScorer, Scores, warn_without_annotations
 from spacy_latent.analysis.thresholds import THRESHOLDS, ThresholdResult, apply_threshold, interval
-from spacy_latent.errors import LatentError, LatentWarning, check_whole, number_of
+from spacy_latent.errors import LatentError, check_whole, number_of
 
 # Number of draws of outcomes for the calibration error by chance.
 DRAWS = 1000
@@ -269,17 +268,14 @@ def build_entity_scorer_v1(component: str = "crf_ner", bins: int = 10) -> Exampl
     def score(examples: Iterable[Example], **kwargs: object) -> Scores:
         examples = list(examples)
         found = get_ner_prf([asked_alone(example) for example in examples], **kwargs)
-        docs = [example.predicted for example in examples if len(example.predicted)]
-        if docs and not any(component in doc._.latent for doc in docs):
-            there = ", ".join(sorted({name for doc in docs for name in doc._.latent}))
-            warnings.warn(
-                f"entity_scorer: no doc has annotations of a component {component!r}, so "
-                f"ents_ece is missing. The docs have {there or 'nothing of any'}. Set component "
-                "in the block of the scorer to the name of the crf_ner, and annotate = "
-                "'probabilities' in that of the crf_ner.",
-                LatentWarning,
-                stacklevel=2,
-            )
+        warn_without_annotations(
+            "entity_scorer",
+            examples,
+            component,
+            "ents_ece is",
+            "Set component in the block of the scorer to the name of the crf_ner, and annotate = "
+            "'probabilities' in the block of the crf_ner.",
+        )
         return {**found, "ents_ece": entity_calibration_error(examples, component, bins)}
 
     return score

@@ -9,7 +9,7 @@ from spacy.scorer import get_ner_prf
 from spacy.training import Example
 
 from spacy_latent.analysis.scores import ExampleScorer, Scores
-from spacy_latent.annotations import annotated_labels
+from spacy_latent.annotations import annotated_labels, check_group
 
 
 def asked_alone(example: Example, key: str | None = None) -> Example:
@@ -47,6 +47,7 @@ def build_label_set_scorer_v1(spans_key: str | None = None) -> ExampleScorer:
     Args:
         spans_key: group of spans to score, such as that of ``tree_spancat``; None for entities.
     """
+    check_group("label_set_scorer", or_null=True, spans_key=spans_key)
 
     def score(examples: Iterable[Example], **kwargs: object) -> Scores:
         if spans_key is None:

@@ -19,7 +19,7 @@ from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.scores import ExampleScorer, Scores
 from spacy_latent.analysis.task import labels_of_others, only_label
 from spacy_latent.annotations import runs
-from spacy_latent.annotations.settings import cfg_of
+from spacy_latent.annotations.settings import cfg_of, check_group
 from spacy_latent.errors import LatentError, number_of
 
 KEY = "rationale"
@@ -423,4 +423,5 @@ def build_rationale_scorer_v1(
             ``spacy.textcat_scorer.v2``, for its multilabel twin
             ``spacy.textcat_multilabel_scorer.v2``.
     """
+    check_group("rationale_scorer", spans_key=spans_key)
     return partial(score_rationales, rationale_key=spans_key, cats_scorer=cats_scorer)

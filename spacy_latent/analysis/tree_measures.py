@@ -200,9 +200,10 @@ def score_tree_measures(
     Returns:
         ``latent_uas``, ``latent_whole_trees``, ``latent_undirected``, ``latent_yield_f`` and
         ``latent_one_arc``, 0 to 1. A measure is absent if nothing counts in it. The dict is empty
-        if no example has reference heads and a latent tree.
+        if no example has reference heads and a latent tree. A LatentWarning is given if no doc has
+        an annotation of ``component``.
     """
-    references, predicted = judged_trees(examples, component)
+    references, predicted = judged_trees("tree_scorer", examples, component)
     masks = without_labels(references, ignore_labels), without_words(references, ignore)
     counted = [by_label & by_word for by_label, by_word in zip(*masks)]
     counts = tree_counts(predicted, [tree.heads for tree in references], counted)

@@ -37,6 +37,7 @@ from spacy_latent.annotations.settings import (
     LEVELS,
     PROBABILITIES,
     Stored,
+    check_group,
     check_settings,
     check_share,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "Stored",
     "aligned_spans",
     "annotated_labels",
+    "check_group",
     "check_settings",
     "check_share",
     "document_of",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spacy_latent.errors import LatentError, check_number, check_whole
+from spacy_latent.errors import MANY, LatentError, check_number, check_whole
 
 # Values of the setting "annotate" of components; see LatentEncoder.
 LEVELS = ("none", "map", "probabilities")
@@ -44,6 +44,21 @@ def check_share(name: str, setting: str, value: object) -> None:
     )
 
 
+def check_group(name: str, or_null: bool = False, **settings: object) -> None:
+    """Raise LatentError for the first setting that is not the name of a group in ``doc.spans``.
+
+    Args:
+        name: the object that has the settings, for the message.
+        or_null: whether None is valid, too.
+    """
+    for setting, key in settings.items():
+        if not (isinstance(key, str) and key) and not (or_null and key is None):
+            raise LatentError(
+                f"{name}: {setting} is {key!r}; expected the name of a group in doc.spans"
+                f"{', or null' * or_null}."
+            )
+
+
 def check_settings(
     name: str, annotate: str, threshold: float, alternatives: int, setting: str = "threshold"
 ) -> None:
@@ -54,4 +69,4 @@ def check_settings(
     if annotate not in LEVELS:
         raise LatentError(f"{name}: annotate is {annotate!r}; expected one of {', '.join(LEVELS)}.")
     check_share(name, setting, threshold)
-    check_whole(name, 0, alternatives=alternatives)
+    check_whole(name, 0, most=MANY, alternatives=alternatives)

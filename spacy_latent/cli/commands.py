@@ -57,7 +57,9 @@ latent_cli.command("control", epilog=control.EXAMPLES, context_settings=settings
 )
 latent_cli.command("debug", epilog=debug.EXAMPLES, context_settings=settings)(debug.debug_cli)
 latent_cli.command("sweep", epilog=sweep.EXAMPLES, context_settings=settings)(sweep.sweep_cli)
-generate_cli = typer.Typer(name="generate", help="Generate corpora.", no_args_is_help=True)
+generate_cli = typer.Typer(
+    name="generate", cls=CommandGroup, help="Generate corpora.", no_args_is_help=True
+)
 # With a callback, typer requires the name of the only command.
 generate_cli.callback()(lambda: None)
 generate_cli.command("listops")(listops.generate_cli)

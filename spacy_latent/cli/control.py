@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,6 +13,9 @@ from spacy_latent.cli.options import Code, GpuId
 from spacy_latent.cli.output import check_output
 from spacy_latent.cli.pipelines import import_code
 from spacy_latent.errors import LatentError
+
+if TYPE_CHECKING:
+    from thinc.api import Config
 
 EXAMPLES = """
 Examples:
@@ -65,12 +69,9 @@ def control_cli(
     config as in 'spacy train': --training.seed 1.
     """
     from spacy.cli._util import show_validation_error
-    from spacy.cli.train import train
     from spacy.util import load_config, logger
 
-    from spacy_latent.cli.config_blocks import block_of
     from spacy_latent.cli.config_errors import config_overrides, readable_config
-    from spacy_latent.cli.training_corpus import absent_path, missing_path
     from spacy_latent.corpora.text_files import read_text
     from spacy_latent.evaluation.controls import control_config
 
@@ -93,19 +94,38 @@ def control_cli(
         for change in changes:
             msg.text(str(change))
         msg.text("Everything else is as in the config.")
-        output.mkdir(parents=True, exist_ok=True)
-        changed.to_disk(output / CONFIG_NAME)
-        try:
-            train(output / CONFIG_NAME, output, use_gpu=gpu_id)
-        except (ValueError, OSError) as error:
-            missing = [missing_path(changed, name) for name in CORPORA]
+        _train(changed, output, gpu_id)
+    msg.info(f"Compare: spacy latent report MODEL CORPUS PAGE --control {output}")
+
+
+def _train(config: Config, output: Path, gpu_id: int) -> None:
+    """Write the config of a control, and train with it; without any model the config is removed.
+
+    Raises:
+        LatentError: a corpus does not exist.
+    """
+    from spacy.cli.train import train
+
+    from spacy_latent.cli.config_blocks import block_of
+    from spacy_latent.cli.training_corpus import absent_path, missing_path
+
+    output.mkdir(parents=True, exist_ok=True)
+    config.to_disk(output / CONFIG_NAME)
+    try:
+        train(output / CONFIG_NAME, output, use_gpu=gpu_id)
+    except Exception as error:
+        # A training that fails later has saved one.
+        if not (output / "model-last").exists():
+            (output / CONFIG_NAME).unlink()
+        missing: list[str] = []
+        if isinstance(error, (ValueError, OSError)):
+            missing = [missing_path(config, name) for name in CORPORA]
             # spaCy's error does not say which path.
             if not str(error).startswith("[E913]"):
-                filled = changed.interpolate()
+                filled = config.interpolate()
                 # A config may lack settings of [training], which have defaults.
                 corpora = [str(block_of(filled, f"training.{name}")) for name in CORPORA]
                 missing = [absent_path(filled, corpus) for corpus in corpora]
-            if any(missing):
-                raise LatentError(" ".join(filter(None, missing))) from error
-            raise
-    msg.info(f"Compare: spacy latent report MODEL CORPUS PAGE --control {output}")
+        if any(missing):
+            raise LatentError(" ".join(filter(None, missing))) from error
+        raise

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from spacy_latent.cli import attachment, compare, pairs, rationale, scores, stats
+from spacy_latent.corpora.standard_streams import CommandGroup
 
 # Name, command and examples, in the order of the help.
 EVALUATIONS: tuple[tuple[str, Callable[..., Any], str], ...] = (
@@ -21,6 +22,7 @@ EVALUATIONS: tuple[tuple[str, Callable[..., Any], str], ...] = (
 
 evaluate_cli = typer.Typer(
     name="evaluate",
+    cls=CommandGroup,
     help="Evaluate trained pipelines: scores, structures and controls.",
     no_args_is_help=True,
 )

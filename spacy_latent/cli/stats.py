@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import TYPE_CHECKING
 
 import typer
@@ -74,8 +73,9 @@ def print_statistics(part: LayerFigures) -> None:
     """Print the statistics of a layer, and its agreement with controls and references."""
     from spacy_latent.analysis import structures
     from spacy_latent.analysis.verdicts import percent
+    from spacy_latent.corpora.standard_streams import prints_unicode
 
-    unicode = (sys.stdout.encoding or "ascii").lower().replace("-", "").startswith("utf")
+    unicode = prints_unicode()
 
     def shown(value: float, is_share: bool) -> str:
         if value >= structures.LARGE:

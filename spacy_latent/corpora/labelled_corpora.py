@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
+from spacy_latent.annotations.settings import check_group
 from spacy_latent.corpora.annotated_lines import annotated_rows, read_line, span_keys
 from spacy_latent.corpora.doc_files import stored_docs
 from spacy_latent.errors import LatentError, LatentWarning, check_whole, is_whole, number_of
@@ -64,11 +65,7 @@ class _Corpus:
             raise LatentError(
                 f"LabelledCorpora: {name}: unmarked is {unmarked!r}; expected one of {UNMARKED}."
             )
-        if rejected is not None and not (isinstance(rejected, str) and rejected):
-            raise LatentError(
-                f"LabelledCorpora: {name}: incorrect_spans_key is {rejected!r}; expected the name "
-                "of a group in doc.spans, or null."
-            )
+        check_group(f"LabelledCorpora: {name}", or_null=True, incorrect_spans_key=rejected)
         return cls(Path(place), None if own is None else list(own), int(count), unmarked, rejected)
 
     def examples(self, nlp: Language) -> Iterator[Example]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import typer
 import wasabi.util
@@ -34,15 +38,94 @@ def prepare_streams() -> None:
     wasabi.util.ENCODING = "utf8"
 
 
+def prints_unicode() -> bool:
+    """Return whether standard output encodes all characters."""
+    # It is None if the shell has closed it.
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    return encoding.lower().replace("-", "").startswith("utf")
+
+
+@contextmanager
+def written_out() -> Iterator[None]:
+    """Exit with an error if standard output cannot be written, as on a full disk."""
+    try:
+        try:
+            yield
+        finally:
+            # Otherwise Python writes the rest after the command, where its errors are ignored.
+            _flush()
+    except OSError as error:
+        # typer ends a command whose reader has gone, such as head, without a message.
+        if error.errno == errno.EPIPE or _can_write():
+            raise
+        # What is left in the buffer would be an error again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(f"Error: standard output cannot be written: {error.strerror}")
+
+
+def _flush() -> None:
+    # It is None if the shell has closed it.
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _can_write() -> bool:
+    """Return whether standard output takes a further line; an error does not name its stream."""
+    try:
+        print(flush=True)
+    except OSError:
+        return False
+    return True
+
+
+def refuse_empty_paths(command: Any) -> None:
+    """Make an empty path an error of the arguments of a command.
+
+    Path takes the empty text for the current folder. A shell gives it for a variable that is not
+    set.
+    """
+    hints = get_type_hints(command.callback)
+    for parameter in command.params:
+        hint = hints.get(parameter.name)
+        # Path, Path | None, list[Path] and list[Path] | None.
+        kinds = [kind for each in get_args(hint) for kind in (each, *get_args(each))]
+        if Path in (hint, *kinds):
+            parameter.process_value = partial(_process_path, parameter, parameter.process_value)
+
+
+def _process_path(
+    parameter: Any, process_value: Callable[[Any, Any], Any], context: Any, value: Any
+) -> Any:
+    if "" in (value if isinstance(value, (list, tuple)) else (value,)):
+        raise typer.BadParameter(
+            "The path is empty. Give a file or a folder; the current folder is '.'.",
+            ctx=context,
+            param=parameter,
+        )
+    return process_value(context, value)
+
+
 class CommandGroup(TyperGroup):
     """Commands that print escape sequences for characters that their streams cannot encode.
 
-    This includes their help and the errors in their arguments.
+    This includes their help and the errors in their arguments. Empty paths are such errors.
     """
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         prepare_streams()
-        return super().make_context(*args, **extra)
+        # Help is printed here.
+        with written_out():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, *args: Any) -> Any:
+        with written_out():
+            return super().invoke(*args)
+
+    def get_command(self, *args: Any) -> Any:
+        command = super().get_command(*args)
+        if command is not None and not isinstance(command, TyperGroup):
+            refuse_empty_paths(command)
+        return command
 
 
 def run(main: Callable[..., Any]) -> None:
@@ -52,6 +135,7 @@ def run(main: Callable[..., Any]) -> None:
     """
     prepare_streams()
     try:
-        typer.run(main)
+        with written_out():
+            typer.run(main)
     except LatentError as error:
         sys.exit(f"Error: {error}")

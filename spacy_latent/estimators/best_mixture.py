@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import check_one_of, check_whole
+from spacy_latent.errors import MANY, check_one_of, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.dense_marginalization import PREDICTIONS, Prediction, best_structures
 from spacy_latent.structures.base import Structure
@@ -38,7 +38,7 @@ class BestMixture(Estimator):
 
     def __init__(self, k: int = 5, prediction: Prediction = "map") -> None:
         # A mixture needs at least two structures.
-        check_whole(self.name, least=2, k=k)
+        check_whole(self.name, least=2, most=MANY, k=k)
         check_one_of(self.name, PREDICTIONS, prediction=prediction)
         self.k = k
         self.prediction: Prediction = prediction

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import check_whole
+from spacy_latent.errors import MANY, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.straight_through import with_gradient_of
 from spacy_latent.structures.base import Structure
@@ -30,7 +30,7 @@ class BestStraightThrough(Estimator):
 
     def __init__(self, k: int = 4) -> None:
         # A mixture needs at least two structures.
-        check_whole(self.name, least=2, k=k)
+        check_whole(self.name, least=2, most=MANY, k=k)
         self.k = k
 
     def __call__(

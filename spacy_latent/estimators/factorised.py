@@ -6,7 +6,7 @@ from typing import TypeGuard
 
 from torch import Tensor
 
-from spacy_latent.errors import IncompatiblePair, check_whole
+from spacy_latent.errors import MANY, IncompatiblePair, check_whole
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
@@ -53,7 +53,7 @@ class FactorisedEstimator(Estimator):
     posterior = "scores"
 
     def __init__(self, num_samples: int = 1) -> None:
-        check_whole(self.name, num_samples=num_samples)
+        check_whole(self.name, most=MANY, num_samples=num_samples)
         self.num_samples = num_samples
 
     def check(self, structure: Structure) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import check_positive, check_whole
+from spacy_latent.errors import MANY, check_positive, check_whole
 from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.factorised import Factorised, FactorisedEstimator, is_factorised
 from spacy_latent.estimators.straight_through import with_gradient_of
@@ -41,7 +41,7 @@ class GumbelRao(FactorisedEstimator):
     ) -> None:
         super().__init__(num_samples)
         check_positive(self.name, temperature=temperature)
-        check_whole(self.name, num_redrawn=num_redrawn)
+        check_whole(self.name, most=MANY, num_redrawn=num_redrawn)
         self.temperature = temperature
         self.num_redrawn = num_redrawn
 

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import check_one_of, check_positive, check_whole
+from spacy_latent.errors import MANY, check_one_of, check_positive, check_whole
 from spacy_latent.kernels.core.gpu_transfers import derived, send
 from spacy_latent.structures.copies import repeat
 
@@ -50,7 +50,7 @@ def check_noise(name: str, noise: str, scale: float, num_samples: int, k: int) -
     """Raise an error for an unknown law, a scale of 0 or less, or a count below 1."""
     check_one_of(name, NOISES, noise=noise)
     check_positive(name, scale=scale)
-    check_whole(name, num_samples=num_samples, k=k)
+    check_whole(name, most=MANY, num_samples=num_samples, k=k)
 
 
 def repeat_with_noise(

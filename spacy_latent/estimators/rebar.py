@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import (
+    MANY,
     LatentError,
     check_flags,
     check_not_negative,
@@ -62,7 +63,7 @@ class Rebar(Estimator, nn.Module):
         learn_relaxation: bool = False,
     ) -> None:
         nn.Module.__init__(self)
-        check_whole(self.name, num_samples=num_samples)
+        check_whole(self.name, most=MANY, num_samples=num_samples)
         check_flags(self.name, learn_strength=learn_strength, learn_relaxation=learn_relaxation)
         check_not_negative(self.name, strength=strength)
         check_positive(self.name, relaxation=relaxation)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from spacy_latent.errors import LatentError, check_flags, check_whole
+from spacy_latent.errors import MANY, LatentError, check_flags, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.relaxed_loss import RelaxedLoss, Sampled
 from spacy_latent.structures.base import Structure
@@ -92,7 +92,7 @@ class Relax(Estimator, nn.Module):
         self, num_samples: int = 1, hidden_width: int = 16, relaxed_loss: bool = False
     ) -> None:
         nn.Module.__init__(self)
-        check_whole(self.name, num_samples=num_samples, hidden_width=hidden_width)
+        check_whole(self.name, most=MANY, num_samples=num_samples, hidden_width=hidden_width)
         check_flags(self.name, relaxed_loss=relaxed_loss)
         self.num_samples = num_samples
         self.hidden_width = hidden_width

@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from spacy_latent.errors import check_flags, check_whole
+from spacy_latent.errors import MANY, check_flags, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.straight_through import with_gradient_of
 from spacy_latent.structures.base import Structure
@@ -33,7 +33,7 @@ class SampledStraightThrough(Estimator):
     hard_at_prediction = True
 
     def __init__(self, num_samples: int = 1, average: bool = False) -> None:
-        check_whole(self.name, num_samples=num_samples)
+        check_whole(self.name, most=MANY, num_samples=num_samples)
         check_flags(self.name, average=average)
         self.num_samples = num_samples
         self.average = average

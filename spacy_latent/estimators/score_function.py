@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import (
+    MANY,
     LatentError,
     check_flags,
     check_not_negative,
@@ -59,7 +60,7 @@ class ScoreFunction(Estimator, nn.Module):
     ) -> None:
         nn.Module.__init__(self)
         check_not_negative(self.name, entropy_bonus=entropy_bonus)
-        check_whole(self.name, num_samples=num_samples, inner_steps=inner_steps)
+        check_whole(self.name, most=MANY, num_samples=num_samples, inner_steps=inner_steps)
         # Infinity clips nothing.
         if clip != math.inf:
             check_positive(self.name, clip=clip)

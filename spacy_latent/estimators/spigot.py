@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import (
+    MANY,
     IncompatiblePair,
     LatentError,
     check_flags,
@@ -59,7 +60,7 @@ class Spigot(NoisyTargetDifference):
         scale: float = 1.0,
         num_samples: int = 1,
     ) -> None:
-        check_whole(self.name, num_samples=num_samples)
+        check_whole(self.name, most=MANY, num_samples=num_samples)
         if noise is not None:
             check_noise(self.name, noise, scale, num_samples, 1)
         elif num_samples != 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import check_whole
+from spacy_latent.errors import MANY, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.control_variates import ControlVariate
 from spacy_latent.estimators.dense_marginalization import best_structures
@@ -41,7 +41,7 @@ class SumAndSample(Estimator, nn.Module):
 
     def __init__(self, k: int = 4, control_variate: ControlVariate | None = None) -> None:
         nn.Module.__init__(self)
-        check_whole(self.name, k=k)
+        check_whole(self.name, most=MANY, k=k)
         check_control_variate(self.name, control_variate, 1)
         self.k = k
         self.control_variate = control_variate

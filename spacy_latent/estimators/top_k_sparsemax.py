@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import check_one_of, check_whole
+from spacy_latent.errors import MANY, check_one_of, check_whole
 from spacy_latent.estimators.base import CRITERIA, Criterion, Draw, Estimator
 from spacy_latent.estimators.dense_marginalization import PREDICTIONS, Prediction, best_structures
 from spacy_latent.structures.base import Structure
@@ -35,7 +35,7 @@ class TopKSparsemax(Estimator):
     def __init__(
         self, k: int = 10, prediction: Prediction = "map", criterion: Criterion = "expected_loss"
     ) -> None:
-        check_whole(self.name, k=k)
+        check_whole(self.name, most=MANY, k=k)
         check_one_of(self.name, PREDICTIONS, prediction=prediction)
         check_one_of(self.name, CRITERIA, criterion=criterion)
         self.k = k

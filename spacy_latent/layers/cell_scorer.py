@@ -16,6 +16,8 @@ from spacy_latent.layers.two_texts import split_texts
 SIMILARITIES = ("dot", "cosine")
 # Initial weight of adjacent pairs; it is halved for each step of distance.
 NEIGHBOUR = 0.4
+# Each neighbour has a weight, and a pass over all cells. The initial weights are powers of 2.
+MOST_NEIGHBOURS = 1000
 
 
 class CellScorer(EncodedScorer):
@@ -123,7 +125,7 @@ def build_cell_scorer_v1(
         raise LatentError(
             f"CellScorer: similarity is {similarity!r}; expected one of {list(SIMILARITIES)}."
         )
-    check_whole("CellScorer", 0, neighbours=neighbours)
+    check_whole("CellScorer", 0, most=MOST_NEIGHBOURS, neighbours=neighbours)
     check_positive("CellScorer", scale=scale)
     check_number("CellScorer", margin=margin)
     if hidden_width is None and similarity == "dot" and not neighbours and encoder is None:

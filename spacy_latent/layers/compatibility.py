@@ -15,6 +15,7 @@ from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import Composer, ComposerBuilder, PartScorer, ScorerBuilder
 from spacy_latent.stages import periods
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.dependency import DependencyTree
 
 KINDS: dict[str, type[Any]] = {"scorer": PartScorer, "composer": Composer}
 # The simplest layers, which come first if several are compatible.
@@ -73,6 +74,7 @@ def check_parts(
     check_kind("estimator", estimator, Estimator)
     for first, _ in periods(structure, estimator):
         estimator.at(first).check(structure.at(first))
+        _check_budget(structure.at(first))
     of_parts = {
         argument: parts
         for argument, part in (("scorer", scorer), ("composer", composer))
@@ -117,6 +119,17 @@ def check_parts(
             f"composer of soft structures ({_soft_composers(structure.parts)})",
         )
     _check_tags(scorer, composer)
+
+
+def _check_budget(structure: Structure) -> None:
+    """Refuse trees that only texts of one word have. The structure alone may have such settings."""
+    if not isinstance(structure, DependencyTree):
+        return
+    if structure.single_root and not structure.most_modifiers:
+        raise LatentError(
+            f"{structure.name}: max_modifiers is 0 and single_root is true, so that no text of two "
+            "words has a tree. Set max_modifiers to at least 1, or single_root to false."
+        )
 
 
 def check_axes(structure: Structure, scorer: Any, composer: Any) -> None:

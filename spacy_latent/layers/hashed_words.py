@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import check_whole
 from spacy_latent.layers.generative import WordDecoder
 from spacy_latent.layers.parts_of_batch import in_parts
 
@@ -59,5 +59,4 @@ def log_frequencies(words: Iterable[Tensor], size: int) -> Tensor:
 
 def check_size(name: str, size: int) -> None:
     """Raise an error for a table with fewer than two rows."""
-    if size < 2:
-        raise LatentError(f"{name}: size is {size}; expected at least 2.")
+    check_whole(name, least=2, size=size)

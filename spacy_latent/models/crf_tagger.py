@@ -13,7 +13,7 @@ from thinc.api import Linear, Maxout, Model, chain, expand_window, with_array, z
 from thinc.layers.resizable import resize_linear_weighted
 from thinc.types import Floats2d
 
-from spacy_latent.errors import LatentError, check_flags, check_whole
+from spacy_latent.errors import check_flags, check_positive, check_whole
 from spacy_latent.models.added_labels import BEHIND, IMPOSSIBLE, UNTRAINED, count_as_trained
 from spacy_latent.models.separate_tok2vec import initialize_embedder, refuse_separate
 from spacy_latent.models.token_vectors import token_vectors, with_tokens
@@ -96,8 +96,7 @@ def build_crf_tagger_v2(
         nO: number of tags; set by the component.
     """
     check_flags("CrfTagger", learn_transitions=learn_transitions)
-    if not (math.isfinite(gain) and gain > 0):
-        raise LatentError(f"CrfTagger: gain is {gain}; expected a number above 0.")
+    check_positive("CrfTagger", gain=gain)
     model = build_crf_tagger_v1(tok2vec, hidden_width, window_size, maxout_pieces, nO)
     model.attrs["gain"] = gain
     model.attrs["learn_transitions"] = learn_transitions

@@ -16,7 +16,7 @@ from spacy.tokens import Doc
 from thinc.api import Model
 from thinc.types import Floats2d
 
-from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.errors import IncompatiblePair, LatentError, check_whole
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.estimators.dense_marginalization import DenseMarginalization
 from spacy_latent.layers.compatibility import check_kind, check_parts
@@ -83,11 +83,8 @@ def build_document_code_v1(
 
     structure = structure or OneOfN()
     estimator = estimator or DenseMarginalization()
-    if size < 2 or code_width < 1:
-        raise LatentError(
-            f"{NAME}: size is {size} and code_width {code_width}; expected a size of at least 2 "
-            "and a width of at least 1."
-        )
+    check_whole(NAME, least=2, size=size)
+    check_whole(NAME, code_width=code_width)
     check_hidden_width(NAME, hidden_width)
     check_codes(structure, estimator, size)
     if evidence is not None:

@@ -18,7 +18,7 @@ from spacy.tokens import Doc
 from thinc.api import Model
 from torch import Tensor, nn
 
-from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
+from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable, check_not_negative
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.compatibility import check_kind
 from spacy_latent.layers.generative import (
@@ -61,8 +61,7 @@ class WordObjective:
         labelled_weight: float | Iterable[float],
         learn_rate: float,
     ) -> None:
-        if not 0 <= learn_rate < float("inf"):
-            raise LatentError(f"{self.name}: learn_rate is {learn_rate}; expected a number >= 0.")
+        check_not_negative(self.name, learn_rate=learn_rate)
         attr = self._check_decoder(decoder, WordDecoder).attr
         if not attr or attr not in IDS:
             raise LatentError(

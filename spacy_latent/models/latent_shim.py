@@ -31,7 +31,7 @@ from thinc.api import (
 from thinc.shims import Shim
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError, LatentWarning, check_not_negative
+from spacy_latent.errors import LatentError, LatentWarning, check_not_negative, check_number
 from spacy_latent.kernels.core.pool import one_torch_thread
 from spacy_latent.models.autograd_recording import recording_if
 from spacy_latent.models.scheduled_value import Temperature
@@ -96,8 +96,13 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         check_not_negative("The latent layer", scorer_learn_rate=self.scorer_learn_rate)
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise LatentError(f"dropout is {self.dropout}; expected a number in [0, 1), or null.")
+        check_number(
+            "The latent layer",
+            lambda rate: 0 <= rate < 1,
+            "a number in [0, 1)",
+            or_null=True,
+            dropout=self.dropout,
+        )
 
     @property
     def attrs(self) -> dict[str, float]:

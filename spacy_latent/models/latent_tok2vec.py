@@ -8,7 +8,7 @@ from thinc.api import Model
 from thinc.types import Floats2d
 
 from spacy_latent.annotations import write
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import check_whole
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.estimators.marginals import Marginals
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
@@ -107,8 +107,7 @@ def build_latent_tok2vec_v1(
 
 def check_widths(tok2vec: Model, width: int | None) -> Width | None:
     """Return the embedder's width, None if it is not known yet."""
-    if width is not None and width < 1:
-        raise LatentError(f"width is {width}; expected a number >= 1, or null.")
+    check_whole(NAME, or_null=True, width=width)
     return width_of(tok2vec, [])
 
 

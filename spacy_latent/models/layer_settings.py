@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
+from spacy_latent.errors import IncompatiblePair, NotTractable, check_number
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.compatibility import build_part, check_parts
@@ -54,6 +53,7 @@ class LayerSettings:
 
 def check_entropy_weight(structure: Structure, estimator: Estimator, weight: float) -> None:
     """Raise an error if ``entropy_weight`` is not finite, or the entropy is not tractable."""
+    check_number("The latent layer", entropy_weight=weight)
     for each in [structure, *(stage for _, stage in structure.stages)]:
         if weight and "entropy" not in each.tractable:
             raise NotTractable(each.name, "entropy", "entropy_weight = 0.0")
@@ -66,5 +66,3 @@ def check_entropy_weight(structure: Structure, estimator: Estimator, weight: flo
                 "another distribution",
                 "entropy_weight = 0.0",
             )
-    if not -math.inf < weight < math.inf:
-        raise LatentError(f"entropy_weight is {weight}; expected a finite number.")

@@ -17,7 +17,7 @@ from spacy.tokens import Doc
 from thinc.api import Model
 from thinc.types import Floats2d
 
-from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
+from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable, check_not_negative
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.estimators.stochastic_mask import check_shares
 from spacy_latent.layers.base import ScorerBuilder
@@ -172,8 +172,7 @@ def check_structure(structure: Structure, transition_cost: float) -> None:
             f"a rationale is a choice of words, and this structure is made of {structure.parts}",
             "KOfN, Bits, OneOfN, or LinearChain or TagSequence with two tags",
         )
-    if not 0 <= transition_cost < float("inf"):
-        raise LatentError(f"{NAME}: transition_cost is {transition_cost}; expected at least 0.")
+    check_not_negative(NAME, transition_cost=transition_cost)
     if transition_cost and structure.parts == "items":
         raise IncompatiblePair(
             f"{NAME} with transition_cost",

@@ -9,7 +9,7 @@ import numpy as np
 from spacy.attrs import SENT_START
 from spacy.tokens import Doc
 
-from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.errors import LatentError, LatentWarning, check_whole
 
 # For each doc its spans as (start, end) token offsets, in order and without overlap; or pairs of
 # spans as (start, end, other_start, other_end).
@@ -20,10 +20,7 @@ class _BoundedSpans(ABC):
     """Base of span getters that split longer texts, with one warning."""
 
     def __init__(self, max_length: int) -> None:
-        if max_length < 1:
-            raise LatentError(
-                f"{type(self).__name__}: max_length is {max_length}; expected at least 1."
-            )
+        check_whole(type(self).__name__, max_length=max_length)
         self.max_length = max_length
         self._warned = False
 

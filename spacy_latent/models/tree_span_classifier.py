@@ -14,7 +14,7 @@ from thinc.api import Linear, Model, glorot_uniform_init, torch2xp, xp2torch
 from thinc.types import Floats2d, Floats3d
 from torch import Tensor
 
-from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.errors import IncompatiblePair, check_whole
 from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.kernels.core.pool import one_torch_thread
 from spacy_latent.layers.encoded_scorer import DISTANCE_BUCKETS
@@ -75,13 +75,8 @@ def build_tree_span_classifier_v1(
             128 tokens if None.
         nO: number of classes, "no label" among them; set by the component.
     """
-    if hidden_width < 1:
-        raise LatentError(f"TreeSpanClassifier: hidden_width is {hidden_width}; expected >= 1.")
-    if max_width is not None and max_width < 1:
-        raise LatentError(
-            f"TreeSpanClassifier: max_width is {max_width}; expected a number of tokens, at least "
-            "1, or null for no limit."
-        )
+    check_whole("TreeSpanClassifier", hidden_width=hidden_width)
+    check_whole("TreeSpanClassifier", or_null=True, max_width=max_width)
     refuse_separate("TreeSpanClassifier", tok2vec)
     if isinstance(span_getter, PairSpans):
         raise IncompatiblePair(

@@ -166,12 +166,8 @@ class CrfEntityRecognizer(LabelledComponent[EntityCalibration]):
         annotations.check_settings(name, cfg["annotate"], cfg["threshold"], cfg["alternatives"])
         annotations.check_share(name, "min_confidence", cfg["min_confidence"])
         loss, key = cfg["loss"], cfg["incorrect_spans_key"]
+        annotations.check_group(name, or_null=True, incorrect_spans_key=key)
         self._loss()
-        if key is not None and not isinstance(key, str):
-            raise LatentError(
-                f"{name}: incorrect_spans_key is {key!r}; expected the name of a group in "
-                "doc.spans, or null."
-            )
         if key is not None and loss != "crf":
             raise LatentError(
                 f"{name}: incorrect_spans_key is {key!r} and loss is {loss!r}; expected loss = "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
@@ -12,7 +11,13 @@ from spacy.language import Language
 from spacy.training import Example
 from thinc.types import Floats2d
 
-from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning, number_of
+from spacy_latent.errors import (
+    IncompatiblePair,
+    LatentError,
+    LatentWarning,
+    check_not_negative,
+    number_of,
+)
 from spacy_latent.pipeline.training_settings import training_reader
 
 if TYPE_CHECKING:
@@ -27,10 +32,15 @@ def check_supervision(name: str, cfg: Mapping[str, Any]) -> None:
     """Raise LatentError for settings that are invalid with any model."""
     from spacy_latent.structures.fenchel_young import check_loss_settings
 
-    if not 0 <= cfg["supervision"] < math.inf:
-        raise LatentError(f"{name}: supervision is {cfg['supervision']}; expected a number >= 0.")
-    of_loss = [cfg[f"supervision_{key}"] for key in ("loss", "margin", "noise", "samples")]
-    check_loss_settings(name, *of_loss)
+    check_not_negative(name, supervision=cfg["supervision"])
+    check_loss_settings(
+        name,
+        cfg["supervision_loss"],
+        cfg["supervision_margin"],
+        cfg["supervision_noise"],
+        cfg["supervision_samples"],
+        prefix="supervision_",
+    )
     if cfg["teacher_forcing"] and not cfg["supervision"]:
         raise LatentError(
             f"{name}: teacher_forcing needs gold structures. Set supervision above 0."

@@ -71,6 +71,7 @@ class LabelledComponent(CalibratedComponent[Map], TrainedComponent):
             raise LatentError(f"{self.name}: a label of {self._labelled} must not be empty.")
         if label in self.labels:
             return False
+        self.check_new_label()
         self.cfg["labels"].append(label)
         self.vocab.strings.add(label)
         return True

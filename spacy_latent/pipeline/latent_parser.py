@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from spacy.attrs import DEP, HEAD, IS_SPACE
 from spacy.language import Language
-from spacy.tokens import Doc
+from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from spacy.util import check_lexeme_norms
 from spacy.vocab import Vocab
@@ -264,11 +264,12 @@ class LatentParser(LabelledComponent[ParseCalibration]):
         examples = list(examples)
         scores: dict[str, object] = super().score(examples, **kwargs)
         heads = [_heads_of_words(example.reference) for example in examples]
-        # Docs of several vocabs cannot be joined.
-        vocabs = {id(doc.vocab) for example in examples for doc in (example.x, example.y)}
-        if len(vocabs) != 1 or all((own >= 0).all() for own in heads):
+        if all((own >= 0).all() for own in heads):
             return scores
         sides = [[example.x for example in examples], [example.y for example in examples]]
+        if len({id(doc.vocab) for docs in sides for doc in docs}) > 1:
+            # Docs of several vocabs cannot be joined.
+            sides = [list(DocBin(docs=docs).get_docs(self.vocab)) for docs in sides]
         # Its type hints lack ``exclude``.
         join: Any = Doc.from_docs
         joined = [join(docs, exclude=["spans", "user_data"]) for docs in sides]

@@ -137,6 +137,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         stored = cfg["probability_threshold"], cfg["alternatives"], "probability_threshold"
         annotations.check_settings(name, annotate, *stored)
         annotations.check_share(name, "threshold", cfg["threshold"])
+        annotations.check_group(name, or_null=True, spans_key=key)
         if attrs.get("code") and annotate != "none":
             raise LatentError(
                 f"{name}: annotate is {annotate!r}, but the code of a doc is no structure of its "
@@ -192,13 +193,15 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         label. With a score_range, the number of the new label is at first the middle of the range.
 
         Raises:
-            LatentError: if the label is empty.
+            LatentError: if the label is empty, or if the config of the model has no output for it.
         """
         from spacy_latent.models.latent_text_classifier import begin_as_absent
 
         if label == "":
             raise LatentError(f"{self.name}: a label of categories must not be empty.")
         known = len(self.labels)
+        if label not in self.labels:
+            self.check_new_label()
         added = super().add_label(label)
         if added and self.cfg.get("score_range") is None:
             begin_as_absent(self.model, known)

@@ -164,6 +164,19 @@ class TrainedComponent(StoredComponent):
                 "Set model.nO to null, and the component sets it to the right number."
             )
 
+    def check_new_label(self) -> None:
+        """Refuse a further label of an initialized model if its config has the number of outputs.
+
+        Raises:
+            LatentError: if it has. The pipeline could be trained and saved, and not be loaded.
+        """
+        if self.configured_outputs is not None and _has_weights(self.model):
+            raise LatentError(
+                f"{self.name}: model.nO is {self.configured_outputs} in the config, so that its "
+                "model has no output for a new label. Set model.nO to null in the config.cfg of "
+                "the trained pipeline, and load it again."
+            )
+
     # ---------------------------------------------------------------- update()
 
     def update(

@@ -125,11 +125,7 @@ class TreeSpanCategorizer(LabelledComponent[EntityCalibration]):
         )
         annotations.check_share(self.name, "threshold", self.cfg["threshold"])
         annotations.check_share(self.name, "min_confidence", self.cfg["min_confidence"])
-        if not isinstance(self.cfg["spans_key"], str) or not self.cfg["spans_key"]:
-            raise LatentError(
-                f"{self.name}: spans_key is {self.cfg['spans_key']!r}; expected the name of a "
-                "group in doc.spans."
-            )
+        annotations.check_group(self.name, spans_key=self.cfg["spans_key"])
 
     @property
     def key(self) -> str:

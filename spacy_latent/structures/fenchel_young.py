@@ -22,12 +22,20 @@ Smoothed dynamic programs have a loss of their own, in :mod:`spacy_latent.struct
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.errors import (
+    MANY,
+    IncompatiblePair,
+    LatentError,
+    check_not_negative,
+    check_one_of,
+    check_positive,
+    check_whole,
+)
 from spacy_latent.kernels.autograd.derivatives import differentiable_once
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.totals import exact_potential, exact_scores
@@ -55,27 +63,33 @@ def check_loss(structure: Structure, loss: str) -> None:
 
 
 def check_loss_settings(
-    name: str, loss: str, margin: float, noise: float = 1.0, num_samples: int = 1
+    name: str,
+    loss: str,
+    margin: float,
+    noise: float = 1.0,
+    num_samples: int = 1,
+    prefix: str = "",
 ) -> None:
     """Refuse invalid settings.
 
     Args:
         name: owner of the settings, for errors.
+        prefix: beginning of the names of the settings.
     """
-    if loss not in LOSSES:
-        raise LatentError(f"{name}: the loss is {loss!r}; expected one of {', '.join(LOSSES)}.")
-    if not 0 <= margin < math.inf:
-        raise LatentError(f"{name}: the margin is {margin}; expected a number >= 0.")
+
+    def named(setting: str, value: object) -> dict[str, Any]:
+        return {f"{prefix}{setting}": value}
+
+    check_one_of(name, LOSSES, **named("loss", loss))
+    check_not_negative(name, **named("margin", margin))
     if margin and loss != "perceptron":
         raise LatentError(
-            f"{name}: the margin is {margin} and the loss {loss!r}. Only the perceptron's margin "
-            "can be chosen; set it to 0, or the loss to 'perceptron'."
+            f"{name}: {prefix}margin is {margin} and {prefix}loss is {loss!r}. Only the "
+            f"perceptron's margin can be chosen; set {prefix}margin to 0, or {prefix}loss to "
+            "'perceptron'."
         )
-    if not 0 < noise < math.inf or num_samples < 1:
-        raise LatentError(
-            f"{name}: the scale of the noise is {noise} and the number of samples {num_samples}; "
-            "expected a number > 0 and at least 1."
-        )
+    check_positive(name, **named("noise", noise))
+    check_whole(name, most=MANY, **named("samples", num_samples))
 
 
 def _is_able(structure: Structure, loss: str) -> bool:

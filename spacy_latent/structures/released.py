@@ -7,11 +7,10 @@ each other on the restricted set.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterable
 from itertools import accumulate, groupby, islice
 
-from spacy_latent.errors import LatentError, is_whole
+from spacy_latent.errors import LARGEST, MANY, LatentError, is_whole
 from spacy_latent.stages import follow
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.dependency import DependencyTree
@@ -73,8 +72,14 @@ def build_growing_arcs_v1(
         )
     if isinstance(max_arc_length, (int, float)):
         max_arc_length = [max_arc_length]
-    bounds = list(islice(iter(max_arc_length), release_at))
-    if not bounds or not all(1 <= bound < math.inf for bound in bounds):
+    # A schedule has no end, and all of its values are read here.
+    bounds = list(islice(iter(max_arc_length), min(release_at, MANY + 1)))
+    if len(bounds) > MANY:
+        raise LatentError(
+            f"GrowingArcs: release_at is {release_at}; expected at most {MANY:,} updates of a "
+            "schedule. Give a lower number, or max_arc_length as a list, whose last value stays."
+        )
+    if not bounds or not all(1 <= bound <= LARGEST for bound in bounds):
         raise LatentError(
             f"GrowingArcs: max_arc_length gives {bounds[:10]}; expected numbers of tokens, each at "
             "least 1."

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from spacy_latent.errors import check_whole
+from spacy_latent.errors import MANY, check_whole
 from spacy_latent.kernels.autograd.tracing import not_traced, source
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.decisions import (
@@ -45,7 +45,7 @@ class ShiftReduce(DecisionStructure, ConstituencyTree):
     )
 
     def __init__(self, beam_size: int = 1) -> None:
-        check_whole(self.name, beam_size=beam_size)
+        check_whole(self.name, most=MANY, beam_size=beam_size)
         self.beam_size = beam_size
 
     @not_traced

@@ -18,7 +18,7 @@ from spacy.language import Language
 from spacy.util import SimpleFrozenList, registry
 from wasabi.util import ICONS, MESSAGES
 
-from spacy_latent.errors import LatentError, LatentWarning, check_texts, number_of
+from spacy_latent.errors import LatentError, LatentWarning, check_texts, check_whole, number_of
 from spacy_latent.training.structure_observer import (
     CHANGED,
     Statistics,
@@ -91,10 +91,8 @@ def build_structure_logger_v1(
     """
     check_texts("StructureLogger", sentences=sentences)
     check_texts("StructureLogger", or_null=True, components=components, columns=columns)
-    if limit < 1:
-        raise LatentError(f"StructureLogger: limit is {limit}; expected at least 1 doc.")
-    if frames < 2:
-        raise LatentError(f"StructureLogger: frames is {frames}; expected at least 2 drawings.")
+    check_whole("StructureLogger", limit=limit)
+    check_whole("StructureLogger", least=2, frames=frames)
 
     def setup_logger(
         nlp: Language, stdout: IO[str] = sys.stdout, stderr: IO[str] = sys.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter, defaultdict
 
 from spacy.tokens import Doc
@@ -17,6 +16,7 @@ from spacy_latent.annotations import (
 )
 from spacy_latent.annotations.span_parts import chosen_parts, labelled_parts
 from spacy_latent.characters import columns, on_one_line
+from spacy_latent.corpora.standard_streams import prints_unicode
 from spacy_latent.kinds import PARTS, Part, complete_kind, find_kind
 from spacy_latent.visualize.picture import weight_caption
 
@@ -81,9 +81,7 @@ def format_heading(annotation: LatentAnnotation) -> str:
 
 
 def _tree(annotation: LatentAnnotation, span: SpanStructure, alternative: int | None) -> list[str]:
-    encoding = sys.stdout.encoding or "ascii"
-    prints_unicode = encoding.lower().replace("-", "").startswith("utf")
-    fork, last, pass_by, nothing = UNICODE if prints_unicode else ASCII
+    fork, last, pass_by, nothing = UNICODE if prints_unicode() else ASCII
     arcs = annotation._arcs_with_labels(span, None, alternative)
     modifiers: dict[int | None, list[Arc | Dependency]] = defaultdict(list)
     for arc in arcs:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import spacy
@@ -20,7 +22,7 @@ from spacy_latent.analysis import (
     without_words,
 )
 from spacy_latent.annotations import SpanStructure, write
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, LatentWarning
 
 
 def test_attachment_counts_only_what_is_asked_for():
@@ -158,6 +160,23 @@ def test_the_second_scorer_counts_as_spacys_own():
     assert scorer()([example, Example(Doc(reference.vocab), Doc(reference.vocab))]) == {
         "latent_uas": 0.75
     }
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["attachment_scorer.v1", "attachment_scorer.v2", "tree_scorer.v1", "alignment_scorer.v1"],
+)
+def test_a_scorer_of_a_component_that_is_not_there_warns(name: str) -> None:
+    scorer = registry.get("scorers", f"spacy-latent.{name}")(component="latent_encodr")
+    doc = tree_of(["I", "like", "trees"], [1, 1, 1])
+    reference = Doc(doc.vocab, words=["I", "like", "trees"], heads=[1, 1, 1], deps=["x"] * 3)
+    with pytest.warns(LatentWarning, match=r"'latent_encodr'.*'latent_encoder'"):
+        scores = scorer((Example(doc, reference) for _ in range(1)), labels=[])
+    assert not any(score.startswith("latent") for score in scores)
+    # Docs without tokens have no annotation of any component.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LatentWarning)
+        scorer([Example(Doc(doc.vocab), Doc(doc.vocab))], labels=[])
 
 
 def test_the_second_scorer_reads_what_references_have():

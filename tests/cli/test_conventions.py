@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from spacy_latent.cli import compare, listops, pairs, pipelines
 from spacy_latent.cli.app import latent_cli
 from spacy_latent.cli.messages import fail
+from tests.cli.commands import latent, said
 
 
 def commands(group: Any, path: str = "latent") -> Iterator[tuple[str, Any]]:
@@ -73,6 +74,32 @@ def test_evaluations_are_in_one_group_and_under_their_old_names() -> None:
 def test_every_component_has_the_short_option(path: str) -> None:
     for parameter in COMMANDS[path].params:
         assert parameter.name != "component" or "-c" in parameter.opts
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["evaluate", "attachment", "model", ""],
+        ["evaluate", "attachment", "", "dev.spacy"],
+        ["report", "model", "dev.spacy", ""],
+        ["show", "model", "text", "--code", ""],
+        ["show", "model", "text", "--html="],
+        ["generate", "listops", ""],
+        ["annotate", "model", "texts.txt", ""],
+    ],
+)
+def test_an_empty_path_is_refused(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Path takes it for the current folder, which would be read or written."""
+    monkeypatch.chdir(tmp_path)
+    assert "path is empty" in said(*arguments, code=2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_empty_text_is_no_path() -> None:
+    shown = latent("show", "none", "", code=1)
+    assert "none" in shown.stderr
 
 
 def test_why_a_command_failed_stands_on_standard_error(

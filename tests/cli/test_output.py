@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +21,7 @@ from typer.testing import CliRunner
 from spacy_latent.cli import calibrate
 from spacy_latent.cli.commands import latent_cli
 from spacy_latent.cli.output import check_output, write_json, write_page
+from spacy_latent.corpora.standard_streams import prints_unicode, written_out
 
 
 @contextmanager
@@ -180,3 +184,35 @@ def test_what_does_not_fit_on_the_disk_is_told(tmp_path: Path) -> None:
             done = CliRunner().invoke(latent_cli, arguments)
         assert done.exit_code == 1 and isinstance(done.exception, SystemExit)
         assert "could not be written" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["--help"], ["evaluate", "compare", "--help"]])
+def test_a_full_standard_output_is_told(arguments: list[str], unbuffered: str) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("needs a device that is always full")
+    command = [sys.executable, "-m", "spacy_latent", *arguments]
+    with full.open("w") as output:
+        done = subprocess.run(
+            command,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: standard output") and "Traceback" not in done.stderr
+
+
+def test_errors_of_other_files_and_of_closed_pipes_remain() -> None:
+    for number in (errno.ENOSPC, errno.EPIPE):
+        with pytest.raises(OSError) as caught, written_out():
+            raise OSError(number, "of another file")
+        assert caught.value.errno == number
+
+
+def test_a_closed_standard_output_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with written_out():
+        assert not prints_unicode()

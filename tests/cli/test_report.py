@@ -248,6 +248,7 @@ def test_a_control_that_cannot_be(saved: Path, tmp_path: Path) -> None:
     assert "GivenTrees" in shown and "KOfN" in shown
     shown = said("control", config, *output, "--paths.train", "null", code=1)
     assert "--paths.train" in shown
+    assert not list((tmp_path / "control").iterdir()), "a config of a control without a model"
     for name in ("train", "dev"):
         given = {"train": saved / "dev.spacy", "dev": saved / "dev.spacy"}
         given[name] = tmp_path / "none.spacy"

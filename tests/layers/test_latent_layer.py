@@ -16,6 +16,7 @@ from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.marginals import Marginals
 from spacy_latent.estimators.score_function import ScoreFunction
+from spacy_latent.estimators.sparsemap import SparseMAP
 from spacy_latent.estimators.straight_through import StraightThrough
 from spacy_latent.layers.base import Composer, PartScorer
 from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
@@ -34,6 +35,7 @@ from spacy_latent.layers.latent_layer import LatentLayer, without_traces
 from spacy_latent.layers.selection import build_selection_v1
 from spacy_latent.layers.tag_sequence_embedding import TagSequenceEmbedding
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.budget_tree import BudgetTree
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.spanning_tree import SpanningTree
@@ -54,6 +56,14 @@ def test_the_defaults_for_arcs_name_what_fits_other_parts() -> None:
     with pytest.raises(IncompatiblePair, match=r"^BiaffineScorer.*ItemScorer") as raised:
         check_parts(KOfN(), Marginals(), arcs[0], build_selection_v1())
     assert "composer" not in str(raised.value)
+
+
+def test_trees_of_single_words_alone_are_refused_in_a_layer() -> None:
+    arcs, scored = (build_biaffine_scorer_v1(), build_graph_convolution_v1()), SparseMAP()
+    with pytest.raises(LatentError, match="max_modifiers"):
+        check_parts(BudgetTree(0, single_root=True), scored, *arcs)
+    for tree in (BudgetTree(0), BudgetTree(1, single_root=True)):
+        check_parts(tree, scored, *arcs)
 
 
 def test_builders_may_be_classes_or_functions() -> None:

@@ -493,6 +493,7 @@ def test_gold_entities_that_no_prediction_can_have_are_told_once() -> None:
         ({"alternatives": -1}, "alternatives"),
         ({"model": {"@architectures": "spacy.Tagger.v2", "tok2vec": TOK2VEC}}, "CrfTagger.v2"),
         ({"loss": "quadratic", "incorrect_spans_key": "wrong"}, "'crf'"),
+        ({"incorrect_spans_key": ""}, "incorrect_spans_key"),
         ({"model": {**MODEL, "hidden_width": 0}}, "hidden_width"),
         ({"model": {**MODEL, "hidden_width": "64"}}, "hidden_width"),
         ({"model": {**MODEL, "gain": 0.0}}, "gain"),

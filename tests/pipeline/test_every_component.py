@@ -19,6 +19,7 @@ from confection import ConfigValidationError
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin
 from spacy.util import raise_error
+from thinc.api import Config
 
 from spacy_latent.annotations import to_json
 from spacy_latent.errors import LatentError
@@ -159,6 +160,20 @@ def test_a_number_of_outputs_in_the_config_is_that_of_the_labels(name: str, tmp_
     learn(nlp, examples(nlp), 3, initialized(nlp))
     for loaded in stored(nlp, tmp_path):
         check_same(loaded(TEXTS[0]), nlp(TEXTS[0]))
+    pipe: Any = loaded.get_pipe(name)
+    labels = pipe.labels
+    assert pipe.add_label(labels[0]) == 0
+    with pytest.raises(LatentError, match=f"nO is {right} "):
+        pipe.add_label("a new label")
+    assert pipe.labels == labels
+    # As the message says.
+    config = Config().from_disk(tmp_path / "config.cfg", interpolate=False)
+    config["components"][name]["model"]["nO"] = None
+    config.to_disk(tmp_path / "config.cfg")
+    free: Any = spacy.load(tmp_path)
+    assert free.get_pipe(name).add_label("a new label") == 1
+    free.to_disk(tmp_path / "more")
+    assert "a new label" in spacy.load(tmp_path / "more").get_pipe(name).labels  # type: ignore[attr-defined]
 
 
 @EACH

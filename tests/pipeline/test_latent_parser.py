@@ -436,6 +436,9 @@ def test_words_of_references_without_heads_do_not_count_in_scores(nlp: Language)
     assert scores(whole) == scores([*nothing, *some, *whole]) == right
     assert scores(some) == {**right, "sents_f": None}
     assert set(scores(nothing).values()) == {None}
+    # References of another vocab, as from another pipeline.
+    others = DocBin(docs=[*nothing, *some]).get_docs(spacy.blank("en").vocab)
+    assert scores([*others, *whole]) == right
     # One known head is wrong.
     wrong = some[1].copy()
     wrong[1].head, wrong[1].dep_ = wrong[0], "nsubj"

@@ -8,6 +8,7 @@ import spacy
 import torch
 from spacy.tokens import Doc
 from spacy.training import Example
+from spacy.util import registry
 from thinc.api import SGD, Adam, Linear, chain, fix_random_seed, list2array
 
 from spacy_latent.analysis.rationales import rationale_words
@@ -371,6 +372,11 @@ def test_a_sequence_of_more_than_two_tags_is_refused() -> None:
 def test_spans_need_a_model_that_chooses() -> None:
     with pytest.raises(LatentError, match="spans_key"):
         spacy.blank("en").add_pipe("latent_textcat", config={"spans_key": "rationale"})
+    with pytest.raises(LatentError, match="spans_key is ''"):
+        rationale_pipeline(config={"spans_key": ""})
+    for name in ("label_set_scorer", "rationale_scorer"):
+        with pytest.raises(LatentError, match="spans_key is ''"):
+            registry.get("scorers", f"spacy-latent.{name}.v1")(spans_key="")
 
 
 def test_annotate_none_still_writes_spans() -> None:

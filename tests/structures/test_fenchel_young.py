@@ -267,9 +267,13 @@ def test_settings_that_cannot_be() -> None:
         check_loss_settings("x", "perceptron", float("nan"))
     with pytest.raises(LatentError, match="perceptron"):
         check_loss_settings("x", "crf", 1.0)
-    for bad in ((0.0, 1), (float("nan"), 1), (1.0, 0)):
-        with pytest.raises(LatentError, match=r"x: .*noise"):
-            check_loss_settings("x", "perturbed", 0.0, *bad)
+    for noise, samples, setting in (
+        (0.0, 1, "noise"),
+        (float("nan"), 1, "noise"),
+        (1.0, 0, "samples"),
+    ):
+        with pytest.raises(LatentError, match=rf"x: .*{setting}"):
+            check_loss_settings("x", "perturbed", 0.0, noise, samples)
     scores, lengths = torch.zeros(1, 3), torch.tensor([3])
     with pytest.raises(LatentError, match=r"'perturbed'.*noise"):
         structured_loss(OneOfN(), scores, scores, lengths, "perturbed")

@@ -183,3 +183,11 @@ def test_arcs_grow_by_a_list_or_a_schedule() -> None:
 def test_bounds_that_do_not_grow_are_refused(structure: Any, bounds: Any, message: str) -> None:
     with pytest.raises(LatentError, match=message):
         build_growing_arcs_v1(structure, bounds, 5)
+
+
+def test_a_schedule_of_more_updates_than_memory_holds_is_refused() -> None:
+    with pytest.raises(LatentError, match="release_at"):
+        build_growing_arcs_v1(FREE, itertools.repeat(2.0), 10**9)
+    assert build_growing_arcs_v1(FREE, [1, 2], 10**9).stages[-1][0] == 10**9
+    with pytest.raises(LatentError, match="max_arc_length"):
+        build_growing_arcs_v1(FREE, [1, 1e30], 5)
