@@ -89,7 +89,8 @@ def refuse_empty_paths(command: Any) -> None:
         hint = hints.get(parameter.name)
         # Path, Path | None, list[Path] and list[Path] | None.
         kinds = [kind for each in get_args(hint) for kind in (each, *get_args(each))]
-        if Path in (hint, *kinds):
+        # A group may give the same command again.
+        if Path in (hint, *kinds) and "process_value" not in vars(parameter):
             parameter.process_value = partial(_process_path, parameter, parameter.process_value)
 
 
