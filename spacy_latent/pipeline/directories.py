@@ -10,8 +10,12 @@ EXAMPLE = "such as training/model-best"
 def why_no_pipeline(model: str | Path) -> str:
     """Explain why an existing path is no pipeline, and list the pipelines in its subdirectories.
 
-    Return "" for a pipeline, and for strings that are no path, such as names of packages.
+    Return "" for a pipeline, and for strings that are no path, such as names of packages. The empty
+    string is no pipeline, even if the current folder has one.
     """
+    if model == "":
+        # A shell gives it for a variable that is not set, and Path takes it for the current folder.
+        return f"It has no name. Give the directory of a trained pipeline, {EXAMPLE}."
     path = Path(model)
     if path.is_file():
         return f"It is a file. Give the directory of a trained pipeline, {EXAMPLE}."

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import spacy
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -95,6 +96,13 @@ def test_an_empty_path_is_refused(
     monkeypatch.chdir(tmp_path)
     assert "path is empty" in said(*arguments, code=2)
     assert not list(tmp_path.iterdir())
+
+
+def test_an_empty_name_is_no_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spacy.blank("en").to_disk(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    shown = latent("show", "", "text", code=1)
+    assert "no name" in shown.stderr
 
 
 def test_an_empty_text_is_no_path() -> None:
