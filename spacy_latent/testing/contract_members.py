@@ -160,7 +160,7 @@ class MemberChecks(StructureChecks):
                 )
 
     def check_encode_and_decode(self) -> None:
-        """Check that ``encode`` reverses ``decode``, with padding or not."""
+        """Check that ``encode`` and ``encode_for`` reverse ``decode``, with padding or not."""
         listing, structure = self.listing, self.structure
         for b, length in enumerate(listing.sizes):
             members = listing.members[b][:50]
@@ -190,6 +190,15 @@ class MemberChecks(StructureChecks):
                     back = structure.encode(stored, length, **self.encode_options)
                     again = structure.decode(np.asarray(back), length)
                     found = torch.from_numpy(np.asarray(back, dtype="float64"))
+                # Models have no options to give.
+                with self.report.works("encode_for", where):
+                    made = structure.encode_for(stored, length, z.shape)
+                self.report.holds(
+                    "encode_for",
+                    np.array_equal(np.asarray(made), np.asarray(back)),
+                    f"{where}: given {np.asarray(made).tolist()}; expected what encode gives with "
+                    f"{self.encode_options}: {np.asarray(back).tolist()}.",
+                )
                 if one_each:
                     self.report.same("encode", where, found, z)
                 self.report.holds(

@@ -111,7 +111,8 @@ def structure_checks(
             ``(M, *parts)`` of an item from its own ``scores`` ``(*parts)`` and its length, ``(M,)``
             float64, differentiable; −inf for forbidden structures. If scores belong to decisions,
             it is the log-probability. None for z·s.
-        encode_options: Further arguments of ``structure.encode``.
+        encode_options: Further arguments of ``structure.encode``. With them, ``encode_for`` is to
+            give the same.
         scales: Scales of the scores in comparisons with the list.
         tolerance: Relative and absolute tolerance, in float64.
         num_samples: Number of samples for frequencies. These may differ by five standard errors.
