@@ -151,6 +151,7 @@ def check_whole(
     Args:
         name: the object that has the settings, for the message.
         or_null: whether None is valid, too.
+        most: largest valid number.
     """
     for setting, number in settings.items():
         valid = is_whole(number, least) and int(number) <= most  # type: ignore[call-overload]

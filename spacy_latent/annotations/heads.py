@@ -41,8 +41,9 @@ def some_starts(doc: Doc) -> np.ndarray | None:
         if the annotation of the words is complete in this sense, or if there is none.
     """
     given: Any = doc.to_array([SENT_START, IS_SPACE]).view("int64")
-    starts = given[:, 0]
-    if not (starts == -1).any() or not ((starts == 0) & (given[:, 1] == 0)).any():
+    starts, words = given[:, 0], np.flatnonzero(given[:, 1] == 0)
+    # The first word starts a sentence without annotation.
+    if not (starts == -1).any() or not (starts[words[1:]] == 0).any():
         return None
     return starts
 

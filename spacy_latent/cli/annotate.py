@@ -11,6 +11,7 @@ import typer
 from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, Model
 from spacy_latent.cli.pipelines import prepare
+from spacy_latent.corpora.standard_streams import EMPTY_PATH
 from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ def annotate_cli(
         "id_field": id_field,
         "progress": show,
     }
+    if not corpus:
+        raise typer.BadParameter(EMPTY_PATH, param_hint="'corpus'")
     # Also in this process, so that a missing file or GPU causes one error and not one per process.
     prepare(code, gpu_id)
     with failing("The corpus could not be annotated"):

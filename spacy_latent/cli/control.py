@@ -79,7 +79,7 @@ def control_cli(
         logger.setLevel(logging.DEBUG)
     if not config.is_file():
         fail(f"{config} does not exist. Give the config of a model with learned trees.")
-    check_output(output / CONFIG_NAME)
+    check_output(output / CONFIG_NAME, config)
     with failing("The control cannot be trained"):
         import_code(code)
         overrides = config_overrides(context.args)
@@ -99,7 +99,9 @@ def control_cli(
 
 
 def _train(config: Config, output: Path, gpu_id: int) -> None:
-    """Write the config of a control, and train with it; without any model the config is removed.
+    """Write the config of a control, and train with it.
+
+    If no model was saved, the config is removed, or an earlier one restored.
 
     Raises:
         LatentError: a corpus does not exist.
@@ -110,13 +112,19 @@ def _train(config: Config, output: Path, gpu_id: int) -> None:
     from spacy_latent.cli.training_corpus import absent_path, missing_path
 
     output.mkdir(parents=True, exist_ok=True)
-    config.to_disk(output / CONFIG_NAME)
+    written = output / CONFIG_NAME
+    before = written.read_bytes() if written.exists() else None
+    config.to_disk(written)
+    # spaCy ends a training by SystemExit if the config is invalid.
     try:
-        train(output / CONFIG_NAME, output, use_gpu=gpu_id)
-    except Exception as error:
+        train(written, output, use_gpu=gpu_id)
+    except BaseException as error:
         # A training that fails later has saved one.
         if not (output / "model-last").exists():
-            (output / CONFIG_NAME).unlink()
+            if before is None:
+                written.unlink()
+            else:
+                written.write_bytes(before)
         missing: list[str] = []
         if isinstance(error, (ValueError, OSError)):
             missing = [missing_path(config, name) for name in CORPORA]

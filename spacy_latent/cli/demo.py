@@ -96,7 +96,8 @@ def demo_cli(
             nlp = load(str(path))
         else:
             nlp = load(str(train_again(path, train, seed, gpu_id)))
-    printer = Printer(hide_animation=not sys.stdout.isatty())
+    # It is None if the shell has closed it.
+    printer = Printer(hide_animation=sys.stdout is None or not sys.stdout.isatty())
     with printer.loading("Loading the kernels, which are compiled the first time ..."):
         doc = nlp(" ".join(tokens))
     (annotation,) = doc._.latent.values()

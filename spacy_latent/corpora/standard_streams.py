@@ -55,8 +55,9 @@ def written_out() -> Iterator[None]:
             # Otherwise Python writes the rest after the command, where its errors are ignored.
             _flush()
     except OSError as error:
-        # typer ends a command whose reader has gone, such as head, without a message.
-        if error.errno == errno.EPIPE or _can_write():
+        # typer ends a command whose reader has gone, such as head, without a message. Errors of
+        # other files have their name.
+        if error.errno == errno.EPIPE or error.filename is not None or _can_write():
             raise
         # What is left in the buffer would be an error again when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -65,7 +66,7 @@ def written_out() -> Iterator[None]:
 
 def _flush() -> None:
     # It is None if the shell has closed it.
-    if sys.stdout is not None:
+    if sys.stdout is not None and not sys.stdout.closed:
         sys.stdout.flush()
 
 
@@ -76,6 +77,9 @@ def _can_write() -> bool:
     except OSError:
         return False
     return True
+
+
+EMPTY_PATH = "The path is empty. Give a file or a folder; the current folder is '.'."
 
 
 def refuse_empty_paths(command: Any) -> None:
@@ -98,11 +102,7 @@ def _process_path(
     parameter: Any, process_value: Callable[[Any, Any], Any], context: Any, value: Any
 ) -> Any:
     if "" in (value if isinstance(value, (list, tuple)) else (value,)):
-        raise typer.BadParameter(
-            "The path is empty. Give a file or a folder; the current folder is '.'.",
-            ctx=context,
-            param=parameter,
-        )
+        raise typer.BadParameter(EMPTY_PATH, ctx=context, param=parameter)
     return process_value(context, value)
 
 

@@ -13,7 +13,7 @@ from spacy.strings import get_string_id
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from spacy_latent.annotations.aligned_heads import counterparts
+from spacy_latent.annotations.aligned_heads import aligned_heads, counterparts
 from spacy_latent.annotations.heads import known_heads, some_starts
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.sentences import Bounds, bounds, find_sentences, set_sentences
@@ -61,18 +61,14 @@ def read_gold(
         LatentError: if a label is not among ``labels``.
     """
     reference, predicted = example.reference, example.predicted
-    own_heads, hashes = known_heads(reference)
+    own_heads, _ = known_heads(reference)
     known: Any = reference.to_array([DEP, SENT_START, IS_SPACE])
     has_head, spaces_of_reference = own_heads >= 0, known[:, 2] != 0
     worded = has_head[~spaces_of_reference]
     # Starts that spaCy derived from tokens that have no head, or from the heads of white space.
     derived = bool(((~has_head & (known[:, 0] != 0)) | (has_head & spaces_of_reference)).any())
-    to_gold, to_own = counterparts(example)
-    heads, found = np.full(len(predicted), -1), np.full(len(predicted), -1)
-    matched = np.flatnonzero(to_gold >= 0)
-    gold_heads = own_heads[to_gold[matched]]
-    heads[matched] = np.where(gold_heads >= 0, to_own[gold_heads], -1)
-    starts = np.full(len(predicted), -1)
+    heads, hashes = aligned_heads(example)
+    found, starts = np.full(len(predicted), -1), np.full(len(predicted), -1)
     whole = worded.all() or not (worded.any() or derived)
     some = None if not whole else some_starts(reference)
     if reference.has_annotation("SENT_START") and whole and some is None:
@@ -94,9 +90,7 @@ def read_gold(
     # no score.
     starts[1 : int(np.argmin(spaces)) + 1] = -1
     arcs = np.flatnonzero((heads >= 0) & (heads != np.arange(len(heads))))
-    found[arcs] = [
-        _place(example, label, labels, component) for label in hashes[to_gold[arcs]].tolist()
-    ]
+    found[arcs] = [_place(example, label, labels, component) for label in hashes[arcs].tolist()]
     return GoldTrees(spans, heads, found, starts)
 
 
@@ -181,7 +175,8 @@ def _starts(example: Example, of_reference: np.ndarray) -> np.ndarray:
     starts = np.zeros(predicted, dtype="int64")
     to_own = example.alignment.y2x
     for j in np.flatnonzero(of_reference < 0).tolist():
-        starts[to_own[j]] = -1
+        # Only the first part of a token can start a sentence.
+        starts[to_own[j][:1]] = -1
     for j in np.flatnonzero(of_reference > 0).tolist():
         # A reference token without a predicted token gives no start.
         starts[to_own[j][:1]] = 1

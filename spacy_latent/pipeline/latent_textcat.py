@@ -523,7 +523,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
     def _evidence_weights(self, examples: list[Example]) -> "tuple[Tensor, float]":
         """Return the weight of the bound in each doc's loss, ``(D,)``, and the weight of its KL.
 
-        Categories of other components are no labels.
+        Categories that other components predict are no labels.
         """
         import torch
 

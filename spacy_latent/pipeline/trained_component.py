@@ -173,8 +173,8 @@ class TrainedComponent(StoredComponent):
         if self.configured_outputs is not None and _has_weights(self.model):
             raise LatentError(
                 f"{self.name}: model.nO is {self.configured_outputs} in the config, so that its "
-                "model has no output for a new label. Set model.nO to null in the config.cfg of "
-                "the trained pipeline, and load it again."
+                "model has no output for a new label. Set model.nO to null in the config. If the "
+                "pipeline is trained, change its config.cfg, and load it again."
             )
 
     # ---------------------------------------------------------------- update()

@@ -250,10 +250,13 @@ class StructureContract(Staged, ABC):
     def encode_for(
         self, gold: np.ndarray, length: int | Sequence[int], parts: Sequence[int]
     ) -> np.ndarray:
-        """Return :meth:`encode` of an annotation for scores whose parts have these sizes.
+        """Return :meth:`encode` of an annotation for scores of a given shape.
 
-        A structure whose annotations do not determine the sizes, such as the number of tags,
+        A structure whose annotations do not determine the shape, such as the number of tags,
         overrides this method.
+
+        Args:
+            parts: shape of the scores of an item.
         """
         return self.encode(gold, length)
 

@@ -87,6 +87,7 @@ def test_every_component_has_the_short_option(path: str) -> None:
         ["show", "model", "text", "--html="],
         ["generate", "listops", ""],
         ["annotate", "model", "texts.txt", ""],
+        ["annotate", "model", "", "annotated"],
     ],
 )
 def test_an_empty_path_is_refused(

@@ -206,10 +206,26 @@ def test_a_full_standard_output_is_told(arguments: list[str], unbuffered: str) -
 
 
 def test_errors_of_other_files_and_of_closed_pipes_remain() -> None:
-    for number in (errno.ENOSPC, errno.EPIPE):
+    for error in (
+        OSError(errno.ENOSPC, "of another file"),
+        OSError(errno.EPIPE, "of a pipe"),
+        PermissionError(errno.EACCES, "of a named file", "page.html"),
+    ):
         with pytest.raises(OSError) as caught, written_out():
-            raise OSError(number, "of another file")
-        assert caught.value.errno == number
+            raise error
+        assert caught.value is error
+
+
+def test_the_error_of_a_named_file_remains_without_a_standard_output(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    error = PermissionError(errno.EACCES, "of a named file", "page.html")
+    stream = (tmp_path / "closed").open("w")
+    stream.close()
+    monkeypatch.setattr(sys, "stdout", stream)
+    with pytest.raises(OSError) as caught, written_out():
+        raise error
+    assert caught.value is error
 
 
 def test_a_closed_standard_output_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -248,7 +248,19 @@ def test_a_control_that_cannot_be(saved: Path, tmp_path: Path) -> None:
     assert "GivenTrees" in shown and "KOfN" in shown
     shown = said("control", config, *output, "--paths.train", "null", code=1)
     assert "--paths.train" in shown
+    shown = said("control", config, *output, "--training.max_steps", "many", code=1)
+    assert "max_steps" in shown
     assert not list((tmp_path / "control").iterdir()), "a config of a control without a model"
+    # The config of an earlier control is kept, and the config that is read not replaced.
+    earlier = tmp_path / "earlier" / "control.cfg"
+    earlier.parent.mkdir()
+    earlier.write_text("before", encoding="utf8")
+    said("control", config, "-o", earlier.parent, "--paths.train", "null", code=1)
+    assert earlier.read_text(encoding="utf8") == "before"
+    config_text = config.read_text(encoding="utf8")
+    earlier.write_text(config_text, encoding="utf8")
+    assert "is read" in said("control", earlier, "-o", earlier.parent, code=1)
+    assert earlier.read_text(encoding="utf8") == config_text
     for name in ("train", "dev"):
         given = {"train": saved / "dev.spacy", "dev": saved / "dev.spacy"}
         given[name] = tmp_path / "none.spacy"

@@ -18,7 +18,7 @@ from spacy.vocab import Vocab
 
 from spacy_latent.annotations import Stored
 from spacy_latent.errors import IncompatiblePair, LatentError
-from spacy_latent.estimators.given_trees import GivenTrees, Trees, random_tree
+from spacy_latent.estimators.given_trees import GivenTrees, Trees, doc_heads, random_tree
 from spacy_latent.models.inspection import (
     latent_models,
     latent_module,
@@ -68,6 +68,13 @@ def trees_of(
 def test_trees_of_no_model(trees: Trees, words: list[str] | None, heads: list[int]) -> None:
     ((tree,),) = trees_of(GivenTrees(trees, words=words), SpanningTree(), doc_of(WORDS))
     assert tree is not None and tree.tolist() == heads
+
+
+def test_heads_that_a_treebank_does_not_know() -> None:
+    """CoNLL-U writes "_" for an unknown head, of which spaCy's converter makes a root."""
+    doc = Doc(Vocab(), words=["a", "b", "c", "d"], heads=[1, 1, 2, 0], deps=["x", "", "_", "_"])
+    heads = doc_heads(doc)
+    assert heads is not None and heads.tolist() == [1, -1, -1, 0]
 
 
 def test_heads_of_the_doc() -> None:

@@ -557,6 +557,17 @@ def test_some_sentence_starts_teach_no_others() -> None:
         assert [start for start, _ in gold.spans] == starts
 
 
+@pytest.mark.parametrize("words", [["He", "left", "She"], ["\n", "He", "left", "She"]])
+def test_the_first_word_starts_a_sentence_without_annotation(words: list[str]) -> None:
+    made = pipeline()
+    optimizer = initialized(made, sample=parsed(made))
+    reference = Doc(made.vocab, words=words)
+    reference[-2].is_sent_start, reference[-1].is_sent_start = False, True
+    learn(made, [Example(Doc(made.vocab, words=words), reference)], 1, optimizer)
+    scores = made.evaluate([Example(Doc(made.vocab, words=words), reference)])
+    assert scores["sents_f"] is not None
+
+
 def test_some_sentence_starts_with_other_tokens() -> None:
     made = pipeline()
     reference = Doc(
@@ -567,6 +578,11 @@ def test_some_sentence_starts_with_other_tokens() -> None:
     reference[2].is_sent_start, reference[3].is_sent_start = False, True
     gold = gold_of(reference, ["He", "can't", "She", "will", "go"])
     assert gold.starts[1:].tolist() == [-1, 1, -1, -1]
+    # The second part of a word starts no sentence, even if nothing is known about the word.
+    reference = Doc(made.vocab, words=["He", "cannot", "She", "will"])
+    reference[2].is_sent_start, reference[3].is_sent_start = True, False
+    gold = gold_of(reference, ["He", "can", "not", "She", "will"])
+    assert gold.starts[1:].tolist() == [-1, 0, 1, 0]
 
 
 def test_texts_with_some_sentence_starts_do_not_count_in_scores() -> None:
