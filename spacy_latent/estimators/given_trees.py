@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
-from spacy.strings import get_string_id
 from torch import Tensor
 
 from spacy_latent.errors import IncompatiblePair, LatentError, check_one_of, check_texts
@@ -21,8 +20,6 @@ from spacy_latent.structures.constituency_tree import ConstituencyTree
 if TYPE_CHECKING:
     from spacy.tokens import Doc
 
-# Label of unknown heads in CoNLL-U.
-UNKNOWN = get_string_id("_")
 Trees = Literal["random", "left", "right", "flat", "balanced", "root", "nearest", "heads"]
 TREES = get_args(Trees)
 # Names of the controls of a report.
@@ -222,7 +219,7 @@ def doc_heads(doc: Doc) -> np.ndarray | None:
     heads = place + offsets.astype("int64")
     # Like token.has_head(): a token without a label has no head. spaCy's converter makes tokens
     # without a head in CoNLL-U their own heads, with the label "_".
-    unknown = (labels == 0) | ((labels == UNKNOWN) & (heads == place))
+    unknown = (labels == 0) | ((labels == doc.vocab.strings["_"]) & (heads == place))
     return np.where(unknown, -1, heads)
 
 
